@@ -1,0 +1,1 @@
+"""A tiny gpt-oss with random weights: the real architecture, a few megabytes, made without any download."""
