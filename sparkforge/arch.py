@@ -67,10 +67,10 @@ class Arch:
     @property
     def block_scaled(self) -> bool:
         """Whether code for this target may hold SM12x block-scaled MMA."""
-        return self.major == 12 and bool(self.suffix)  # noqa: PLR2004  SM12x is what the docstring says
+        return self.major == 12 and bool(self.suffix)  # noqa: PLR2004  SM12x
 
     def gencode(self) -> list[str]:
-        """nvcc flags for machine code of this target and nothing else."""
+        """Flags of nvcc for machine code of this target and nothing else."""
         return [f"-gencode=arch=compute_{self.sm},code=sm_{self.sm}"]
 
 

@@ -85,4 +85,5 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Left-aligned columns, two blanks apart, for standard output."""
     lines = [tuple(str(cell) for cell in row) for row in (head, *rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)
