@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KERNELS = Path(__file__).resolve().parent.parent
+
+
+def load_module(name, path):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def reference():
+    return load_module("mxfp4_reference", KERNELS / "tests" / "mxfp4_reference.py")
+
+
+def build_host(folder, *flags):
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        pytest.skip("no C++ compiler: the numerics were NOT tested")
+    library = folder / "mxfp4_host.so"
+    source = KERNELS / "tests" / "host" / "mxfp4_host.cc"
+    warnings = ["-Wall", "-Wextra", "-Werror"]
+    command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", *warnings, *flags, f"-I{KERNELS}/include"]
+    subprocess.run([*command, "-o", library, source], check=True)
+    return ctypes.CDLL(str(library))
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory):
+    return build_host(tmp_path_factory.mktemp("host"))
