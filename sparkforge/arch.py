@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sparkforge.errors import BadInput
 
+_SM12X = 12
 _SPELLING = re.compile(r"(?P<major>[0-9]{1,2})\.(?P<minor>[0-9])(?P<suffix>[af]?)\Z")
 
 
@@ -67,7 +68,7 @@ class Arch:
     @property
     def block_scaled(self) -> bool:
         """Whether code for this target may hold SM12x block-scaled MMA."""
-        return self.major == 12 and bool(self.suffix)  # noqa: PLR2004  SM12x
+        return self.major == _SM12X and bool(self.suffix)
 
     def gencode(self) -> list[str]:
         """Flags of nvcc for machine code of this target and nothing else."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from sparkforge.console import Meter
 from sparkforge.errors import CheckFailed, EnvironmentLacks
-from sparkforge.hashing import verify_file
+from sparkforge.hashing import sha256_file, verify_file
 from sparkforge.index import configured
 from sparkforge.recipes import File
 from sparkforge.store import Store
@@ -162,7 +161,7 @@ def _download(store: Store, item: Wanted, url: str, meter: Meter) -> None:
         # What a killed run left is kept and continued: these files are up to half a gigabyte.
         partial = final.with_name(f".partial-{item.file.name}")
         _transfer(url, partial, meter)
-        digest = hashlib.file_digest(partial.open("rb"), "sha256").hexdigest()
+        digest = sha256_file(partial)
         if digest != item.file.sha256:
             partial.unlink()
             raise CheckFailed(

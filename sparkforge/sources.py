@@ -93,7 +93,7 @@ def _stream(name: str, upstream: Upstream, sdist: Path) -> Iterator[bytes]:
                 mode, data = _blob(sdist, archive, member)
                 yield b"M %b inline %b\ndata %d\n%b\n" % (mode, _quoted(path), len(data), data)
                 count += 1
-    except tarfile.TarError as bad:
+    except (tarfile.TarError, EOFError, OSError) as bad:
         raise CheckFailed(f"{sdist.name} is not a sound archive", why=str(bad), do=f"rm {sdist}") from bad
     if not count:
         raise CheckFailed(f"{sdist.name} holds no file")

@@ -138,15 +138,15 @@ def _best(item: Locked, order: dict[tags.Tag, int], lock: Path) -> File:
     offered: list[tuple[int, tuple[int, str], File]] = []
     for package in fetch.finder().find_all_packages(item.package, allow_yanked=True):
         link = package.link
-        digest = (link.hashes or {}).get("sha256", "")
+        digest = "".join((link.hash_option or {}).get("sha256", []))
         if digest not in item.hashes:
             continue
         try:
-            _, version, build, wheel_tags = parse_wheel_filename(link.filename)
+            _, _, build, wheel_tags = parse_wheel_filename(link.filename)
         except InvalidWheelFilename:
             continue
         rank = min((order[tag] for tag in wheel_tags if tag in order), default=None)
-        if rank is not None and str(version):
+        if rank is not None:
             offered.append((-rank, (build[0], build[1]) if build else (0, ""), File(link.filename, digest)))
     if not offered:
         raise EnvironmentLacks(
