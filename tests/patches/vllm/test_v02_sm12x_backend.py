@@ -58,18 +58,18 @@ def test_auto_takes_the_native_kernel_on_12_and_leaves_other_devices_alone(
     assert experts is not None
 
 
-def test_the_line_says_what_auto_took_and_why(capability, oracle, moe_config):
+def test_the_line_says_what_auto_took_and_why(said, capability, oracle, moe_config):
     capability(12, 1)
     oracle.select_mxfp4_moe_backend(moe_config())
-    assert oracle.said == [f"Using '{CUTLASS}' Mxfp4 MoE backend: chosen by auto for compute capability 12.1."]
+    assert said == [f"Using '{CUTLASS}' Mxfp4 MoE backend: chosen by auto for compute capability 12.1."]
 
 
-def test_the_line_says_what_was_passed_over(capability, oracle, moe_config):
+def test_the_line_says_what_was_passed_over(said, capability, oracle, moe_config):
     capability(12, 1)
     backend, _ = oracle.select_mxfp4_moe_backend(moe_config(is_lora_enabled=True))
     assert backend.value == "MARLIN"
-    assert len(oracle.said) == 1
-    assert f"passed over: {CUTLASS} (kernel does not support LoRA)" in oracle.said[0]
+    assert len(said) == 1
+    assert f"passed over: {CUTLASS} (kernel does not support LoRA)" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_the_line_says_what_was_passed_over(capability, oracle, moe_config):
         ("auto", {"VLLM_MXFP4_ACTIVATION": "bf16"}, "VLLM_MXFP4_ACTIVATION=bf16"),
     ],
 )
-def test_the_line_says_who_asked(monkeypatch, capability, oracle, moe_config, moe_backend, settings, who):
+def test_the_line_says_who_asked(said, monkeypatch, capability, oracle, moe_config, moe_backend, settings, who):
     capability(12, 1)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
     backend, _ = oracle.select_mxfp4_moe_backend(moe_config(moe_backend=moe_backend))
-    assert oracle.said == [f"Using '{backend.value}' Mxfp4 MoE backend: asked for by {who}."]
+    assert said == [f"Using '{backend.value}' Mxfp4 MoE backend: asked for by {who}."]
 
 
 @pytest.mark.parametrize(
