@@ -1,0 +1,221 @@
+"""`patches.check`: everything about a series that can be wrong without running it."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+
+from sparkforge.errors import SparkforgeError
+from sparkforge.patches import drop, stale, trailers, traps
+from sparkforge.patches.canonical import formatted
+from sparkforge.patches.mail import Mail
+from sparkforge.patches.objects import changed, contents
+from sparkforge.patches.place import Place
+from sparkforge.patches.series import ORDER_FILE, TREE_FILE, Series, applied, commits, load
+from sparkforge.patches.traps import Fault, Trap
+
+PLACEHOLDER = "TODO"
+_SUBJECT = re.compile(r"^[^\s:][^:]*: \S")
+_OTHER_FILES = (ORDER_FILE, TREE_FILE, "README.md")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found about one series.
+
+    Attributes:
+        upstream: name.
+        patches: how many there are.
+        tree: id that they lead to; None where they do not all apply.
+        faults: what is wrong; empty when all is well.
+    """
+
+    upstream: str
+    patches: int
+    tree: str | None
+    faults: tuple[Fault, ...]
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.faults
+
+
+def check(places: Iterable[Place]) -> tuple[Report, ...]:
+    """Check the series of these places, each against its own pin; ids are one space for all of them."""
+    taken: dict[str, str] = {}
+    reports = []
+    every = list(places)
+    known = {at.name: _ids(at) for at in every}
+    for at in every:
+        others = frozenset(item for name, ids in known.items() if name != at.name for item in ids)
+        report = _check(at, others)
+        twice = [
+            Fault(at.name, "one id for two patches", f"{item} is also in {taken[item]}")
+            for item in known[at.name]
+            if item in taken
+        ]
+        taken |= dict.fromkeys(known[at.name], at.name)
+        reports.append(replace(report, faults=report.faults + tuple(twice)))
+    return tuple(reports)
+
+
+def _ids(at: Place) -> tuple[str, ...]:
+    try:
+        return tuple(mail.trailers.feature for mail in load(at.folder).mails(at.git) if mail.trailers.feature)
+    except SparkforgeError:  # told when that series is checked
+        return ()
+
+
+def _check(at: Place, others: frozenset[str]) -> Report:
+    try:
+        series = load(at.folder)
+    except SparkforgeError as bad:
+        return Report(at.name, 0, None, (_told(ORDER_FILE, bad),))
+    found = _strays(at, series)
+    found += [fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)]
+    if found:
+        return Report(at.name, len(series.patches), None, tuple(found))
+    try:
+        mails = series.mails(at.git)
+        for mail in mails:
+            found += of_mail(at, mail)
+        found += order(mails, others)
+        reached, faults = _walk(at, series, mails)
+        found += faults
+    except SparkforgeError as bad:
+        return Report(at.name, len(series.patches), None, (*found, _told(at.name, bad)))
+    return Report(at.name, len(series.patches), reached, tuple(found))
+
+
+def _told(patch: str, bad: SparkforgeError) -> Fault:
+    return Fault(patch, bad.what, bad.why, bad.do)
+
+
+def _strays(at: Place, series: Series) -> list[Fault]:
+    names = {patch.name for patch in series.patches}
+    return [
+        Fault(path.name, "no part of a series", f"beside {ORDER_FILE} lie patches, {', '.join(_OTHER_FILES[1:])} only")
+        for path in sorted(at.folder.iterdir())
+        if path.name not in names and path.name not in _OTHER_FILES
+    ]
+
+
+def of_mail(at: Place, mail: Mail) -> list[Fault]:
+    """What is wrong with one patch by itself: its words, its tests, whether the pin makes it needless."""
+    found = []
+    if not _SUBJECT.match(mail.subject):
+        found.append(Fault(mail.name, "its subject names no area", f"{mail.subject!r} is not `area: what changes`"))
+    if not mail.body.strip():
+        found.append(Fault(mail.name, "no intent", "its message has no body that says why"))
+    elif PLACEHOLDER in mail.body or PLACEHOLDER in mail.subject:
+        found.append(Fault(mail.name, "no intent", f"its message still says {PLACEHOLDER}"))
+    wrong = trailers.faults(mail.trailers)
+    found += [Fault(mail.name, "a trailer is wrong", why) for why in wrong]
+    found += [
+        Fault(mail.name, "no test", f"{test} is not there")
+        for test in mail.trailers.tests
+        if not (at.root / test).is_file()
+    ]
+    fact = mail.trailers.drop_when
+    if fact and not drop.faults(fact) and drop.holds(at.git, at.tree, fact):
+        found.append(Fault(mail.name, "needless at this pin", f"Drop-When: {fact}", "drop the patch"))
+    return found
+
+
+def order(mails: Sequence[Mail], others: frozenset[str]) -> list[Fault]:
+    """What is wrong between patches: an id twice, one that depends on a later or an unknown one."""
+    found = []
+    seen: dict[str, str] = {}
+    ids = {mail.trailers.feature for mail in mails}
+    for mail in mails:
+        for wanted in mail.trailers.depends_on:
+            if wanted not in seen and wanted not in others:
+                why = "comes after it" if wanted in ids else "is in no series"
+                found.append(Fault(mail.name, "depends on what is not before it", f"{wanted} {why}"))
+        feature = mail.trailers.feature
+        if feature in seen:
+            found.append(Fault(mail.name, "one id for two patches", f"{feature} is also {seen[feature]}"))
+        if feature:
+            seen[feature] = mail.name
+    return found
+
+
+def _walk(at: Place, series: Series, mails: Sequence[Mail]) -> tuple[str | None, list[Fault]]:
+    """Apply one by one and look at every step; returns the tree reached where all apply."""
+    trees = (at.tree, *applied(at.git, at.tree, series))
+    found = stale.faults(at.git, list(zip(mails, trees, strict=False)))
+    if len(trees) <= len(mails):
+        mail = mails[len(trees) - 1]
+        if mail.name not in {fault.patch for fault in found}:
+            found.append(Fault(mail.name, "does not apply", "git refuses it, though every hunk is in its place"))
+        return None, found
+    for mail, before, after in zip(mails, trees, trees[1:], strict=False):
+        if before == after:
+            found.append(Fault(mail.name, Trap.CHANGES_NOTHING.value, "the tree is the same after it"))
+        found += _compiles(at, mail, before, after)
+    if not found:
+        found += _again(at, series)
+    if series.recorded is None:
+        found.append(Fault(TREE_FILE, "no tree is recorded", f"the series reaches {trees[-1]}", "patches.export"))
+    elif series.recorded != trees[-1]:
+        found.append(
+            Fault(TREE_FILE, "another tree is recorded", f"{series.recorded}, reached {trees[-1]}", "patches.export")
+        )
+    return trees[-1], found
+
+
+def _compiles(at: Place, mail: Mail, before: str, after: str) -> list[Fault]:
+    """Python files that a patch leaves unable to compile; those that already were are the upstream's."""
+    pairs = {
+        path: (old, new)
+        for path, (old, new) in changed(at.git, before, after).items()
+        if new is not None and path.endswith(".py")
+    }
+    data = contents(at.git, (side.blob for sides in pairs.values() for side in sides if side is not None))
+    found = []
+    for path, (old, new) in pairs.items():
+        said = _syntax(data[new.blob] or b"", path) if new else None
+        if said and (old is None or _syntax(data[old.blob] or b"", path) is None):
+            found.append(Fault(mail.name, "its Python does not compile", said))
+    return found
+
+
+def _syntax(source: bytes, path: str) -> str | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError) as bad:
+        return f"{path}: {bad}"
+    return None
+
+
+def _again(at: Place, series: Series) -> list[Fault]:
+    """Patches that an export would write with another name or other bytes."""
+    steps = commits(at.git, at.commit, series)
+    fresh = formatted(at.git, at.commit, steps[-1].commit) if steps else ()
+    if len(fresh) != len(series.patches):
+        return [Fault(ORDER_FILE, "not canonical", f"{len(series.patches)} patches give {len(fresh)} on export")]
+    found = []
+    for ours, exported in zip(series.patches, fresh, strict=True):
+        if ours.name != exported.name:
+            found.append(Fault(ours.name, "not canonical", f"an export names it {exported.name}", "patches.export"))
+        if ours.raw != exported.raw:
+            found.append(
+                Fault(ours.name, "not canonical", _difference(ours.raw, exported.raw), "patches.export writes it anew")
+            )
+    return found
+
+
+def _difference(ours: bytes, exported: bytes) -> str:
+    for number, (line, other) in enumerate(zip_longest(ours.split(b"\n"), exported.split(b"\n")), 1):
+        if line != other:
+            wrote, writes = (
+                "no such line" if text is None else repr(text.decode(errors="replace")) for text in (line, other)
+            )
+            return f"line {number} is {wrote}, an export writes {writes}"
+    return "no difference"

@@ -1,0 +1,107 @@
+"""A patch as a mail: `git mailinfo` reads the letter, `diff` the rest; the bytes are carried, never decoded."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkforge.errors import BadInput
+from sparkforge.git import Git
+from sparkforge.patches.diff import SECTION, Section, split
+from sparkforge.patches.trailers import Trailers, parse
+
+
+@dataclass(frozen=True)
+class Mail:
+    """A patch that was read.
+
+    Attributes:
+        name: its file name.
+        author: name of the author.
+        email: address of the author.
+        date: as the mail gives it.
+        subject: first line, without "[PATCH]".
+        body: everything between subject and trailers.
+        trailers: the metadata that tools join on.
+        message: subject, body and trailers, as a commit carries them.
+        diff: the bytes from the first `diff --git` on, as the file has them.
+        sections: the diff, one for each file.
+    """
+
+    name: str
+    author: str
+    email: str
+    date: str
+    subject: str
+    body: str
+    trailers: Trailers
+    message: bytes
+    diff: bytes
+    sections: tuple[Section, ...]
+
+    @property
+    def id(self) -> str:
+        """The feature that the patch is, else its file name."""
+        return self.trailers.feature or self.name
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Files that it touches."""
+        return tuple(section.path for section in self.sections)
+
+    @property
+    def added(self) -> int:
+        """Lines added."""
+        return sum(len(hunk.added) for section in self.sections for hunk in section.hunks)
+
+    @property
+    def removed(self) -> int:
+        """Lines removed."""
+        return sum(len(hunk.removed) for section in self.sections for hunk in section.hunks)
+
+
+def read(git: Git, name: str, raw: bytes) -> Mail:
+    """Patch from its bytes.
+
+    Args:
+        git: any repository; mailinfo needs none.
+        name: file name, for messages.
+        raw: the file.
+
+    Raises:
+        BadInput: no mail, no diff, or encoded for transport.
+    """
+    with tempfile.TemporaryDirectory(prefix="sparkforge-mail-") as folder:
+        message_file, diff_file = Path(folder, "message"), Path(folder, "diff")
+        # -b keeps every bracket but [PATCH]; scissors would cut a message that quotes a dashed line.
+        said = git.run(
+            "mailinfo", "-b", "--no-scissors", "--encoding=UTF-8", message_file, diff_file, stdin=raw
+        ).decode("utf-8", "replace")
+        text, diff = message_file.read_bytes().decode("utf-8", "replace"), diff_file.read_bytes()
+    letter = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
+    for wanted in ("Author", "Email", "Subject", "Date"):
+        if not letter.get(wanted):
+            raise BadInput(
+                f"{name} is not a patch mail", why=f"no {wanted} in it", do="write it with `git format-patch`"
+            )
+    if SECTION not in diff:
+        raise BadInput(f"{name} holds no git diff", why="no line begins with `diff --git`")
+    diff = diff[diff.index(SECTION) :]
+    if not raw.endswith(diff):
+        raise BadInput(
+            f"{name} is encoded for transport", why="its diff is not in it byte for byte", do="export it with 8bit"
+        )
+    body, trailers = parse(text)
+    return Mail(
+        name=name,
+        author=letter["Author"],
+        email=letter["Email"],
+        date=letter["Date"],
+        subject=letter["Subject"],
+        body=body,
+        trailers=trailers,
+        message=f"{letter['Subject']}\n\n{text.strip()}".strip().encode() + b"\n",
+        diff=diff,
+        sections=split(name, diff),
+    )

@@ -1,0 +1,51 @@
+"""Where a verb works: one upstream's pin in a repository, and the folder of its series."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkforge.errors import BadInput
+from sparkforge.git import Git
+from sparkforge.paths import ROOT
+from sparkforge.recipes import Stack
+from sparkforge.sources import pin_commit
+from sparkforge.store import Store
+
+
+@dataclass(frozen=True)
+class Place:
+    """One upstream of a stack.
+
+    Attributes:
+        name: of the upstream.
+        git: bare repository that holds the pin.
+        commit: of the pin.
+        tree: of the pin.
+        folder: where its series lies.
+        root: the checkout that the paths of `Test:` trailers begin at.
+    """
+
+    name: str
+    git: Git
+    commit: str
+    tree: str
+    folder: Path
+    root: Path = ROOT
+
+
+def place(stack: Stack, store: Store, name: str) -> Place:
+    """Place of an upstream; its source is fetched when the store does not have it.
+
+    Raises:
+        BadInput: the stack has no such upstream.
+    """
+    if name not in stack.upstreams:
+        raise BadInput(f"there is no upstream {name!r} in {stack.name}", why=f"upstreams: {', '.join(stack.upstreams)}")
+    pin = pin_commit(store, stack, name)
+    return Place(name, store.git(), pin.commit, pin.tree, ROOT / stack.upstreams[name].series)
+
+
+def places(stack: Stack, store: Store, names: tuple[str, ...] = ()) -> tuple[Place, ...]:
+    """Places of these upstreams, of all where none is named."""
+    return tuple(place(stack, store, name) for name in names or tuple(stack.upstreams))

@@ -1,0 +1,219 @@
+"""A series: patches in order, applied to a pin's tree without a work tree.
+
+`tree` gives one `git apply --cached` all patches as separate arguments: one stream would let git see a rename and
+a file that is made anew as one change, with a wrong tree and status 0. `commits` goes one by one and carries author,
+date and message. Same pin and same series are the same tree id and the same commit ids, on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.git import EPOCH, Git
+from sparkforge.hashing import sha256_bytes
+from sparkforge.patches import stale, traps
+from sparkforge.patches.mail import Mail, read
+from sparkforge.paths import shown
+
+ORDER_FILE = "series"
+TREE_FILE = "tree"
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*\.patch$")
+_ID = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A patch as it lies in its folder.
+
+    Attributes:
+        name: file name.
+        raw: its bytes.
+    """
+
+    name: str
+    raw: bytes
+
+
+@dataclass(frozen=True)
+class Series:
+    """An ordered list of patches for one pin.
+
+    Attributes:
+        upstream: name of the project.
+        release: of the pin.
+        dir: the folder that they lie in.
+        patches: in the order of application.
+        recorded: tree id that they lead to, as `tree` in the folder says; None where nothing was recorded.
+    """
+
+    upstream: str
+    release: str
+    dir: Path
+    patches: tuple[Patch, ...]
+    recorded: str | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Hash of names, order and contents; comments in the order file do not count."""
+        return sha256_bytes(b"".join(f"{patch.name}\0{sha256_bytes(patch.raw)}\n".encode() for patch in self.patches))
+
+    def mails(self, git: Git) -> tuple[Mail, ...]:
+        """The patches, read."""
+        return tuple(read(git, patch.name, patch.raw) for patch in self.patches)
+
+    def only(self, names: Sequence[str]) -> Series:
+        """The same series with these patches alone, in its own order; records no tree."""
+        return replace(self, patches=tuple(p for p in self.patches if p.name in set(names)), recorded=None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A patch that was applied and committed.
+
+    Attributes:
+        mail: the patch.
+        commit: id of its commit.
+        tree: tree id after it.
+    """
+
+    mail: Mail
+    commit: str
+    tree: str
+
+
+def load(folder: Path) -> Series:
+    """Series of a folder `<upstream>/<release>`.
+
+    Raises:
+        BadInput: no order file, a patch listed twice or not at all, a listed one that is not there.
+    """
+    order = folder / ORDER_FILE
+    if not order.is_file():
+        raise BadInput(f"{shown(folder)} holds no series", why=f"{shown(order)} is not there")
+    names = listed(order.read_text(encoding="utf-8"))
+    there = {path.name for path in folder.glob("*.patch")}
+    for name in names:
+        if not _NAME.match(name):
+            raise BadInput(f"{shown(order)}: {name!r} is no name of a patch file beside it")
+        if names.count(name) > 1:
+            raise BadInput(f"{shown(order)}: {name} is listed {names.count(name)} times", do="keep one of the lines")
+        if name not in there:
+            raise BadInput(f"{shown(order)}: {name} is listed and not there", do="remove the line or add the file")
+    for name in sorted(there - set(names)):
+        raise BadInput(
+            f"{shown(folder / name)} is not listed", why=f"no line of {shown(order)} names it", do="add a line for it"
+        )
+    recorded = None
+    if (folder / TREE_FILE).is_file():
+        recorded = (folder / TREE_FILE).read_text(encoding="ascii", errors="replace").strip()
+        if not _ID.match(recorded):
+            raise BadInput(f"{shown(folder / TREE_FILE)} holds no tree id", do="patches.export writes it")
+    patches = tuple(Patch(name, (folder / name).read_bytes()) for name in names)
+    return Series(folder.parent.name, folder.name, folder, patches, recorded)
+
+
+def listed(text: str) -> list[str]:
+    """File names of an order file; `#` begins a comment."""
+    return [name for line in text.splitlines() if (name := line.partition("#")[0].strip())]
+
+
+def tree(git: Git, base_tree: str, series: Series) -> str:
+    """Tree id of a pin's tree with the series applied.
+
+    Args:
+        git: repository that holds the pin; new blobs and the tree are written there.
+        base_tree: tree (or commit) of the pin.
+        series: what to apply.
+
+    Raises:
+        BadInput: a patch holds a trap.
+        CheckFailed: a patch does not apply; names it, the file and the place.
+    """
+    traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], _title(series))
+    with _index(git, base_tree) as (env, folder):
+        files = _written(series.patches, folder)
+        if files and git.done("apply", "--cached", *files, env=env, cwd=folder, accept=()).code != 0:
+            raise _refused(git, base_tree, series)
+        return git.text("write-tree", env=env, cwd=folder)
+
+
+def commits(git: Git, base_commit: str, series: Series) -> tuple[Step, ...]:
+    """The series as commits upon the pin's, one for each patch.
+
+    Args:
+        git: repository that holds the pin; the objects are written there, no reference is.
+        base_commit: commit of the pin.
+        series: what to apply.
+
+    Raises:
+        BadInput: a patch is no mail or holds a trap.
+        CheckFailed: a patch does not apply.
+    """
+    traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], _title(series))
+    steps: list[Step] = []
+    mails = series.mails(git)
+    trees = applied(git, base_commit, series)
+    if len(trees) < len(mails):
+        raise _refused(git, base_commit, series)
+    parent = base_commit
+    for mail, reached in zip(mails, trees, strict=True):
+        signed = {
+            "GIT_AUTHOR_NAME": mail.author,
+            "GIT_AUTHOR_EMAIL": mail.email,
+            "GIT_AUTHOR_DATE": mail.date,
+            "GIT_COMMITTER_DATE": f"@{EPOCH}",  # without the @ git takes a small number for no date at all
+        }
+        parent = git.text("commit-tree", reached, "-p", parent, stdin=mail.message, env=signed)
+        steps.append(Step(mail, parent, reached))
+    return tuple(steps)
+
+
+def applied(git: Git, base: str, series: Series) -> tuple[str, ...]:
+    """Tree ids after each patch, one by one, up to the first that does not apply."""
+    trees: list[str] = []
+    with _index(git, base) as (env, folder):
+        for file in _written(series.patches, folder):
+            if git.done("apply", "--cached", file, env=env, cwd=folder, accept=()).code != 0:
+                break
+            trees.append(git.text("write-tree", env=env, cwd=folder))
+    return tuple(trees)
+
+
+@contextmanager
+def _index(git: Git, base: str) -> Iterator[tuple[dict[str, str], Path]]:
+    """Environment with a temporary index that holds the tree, and the folder it lies in."""
+    with tempfile.TemporaryDirectory(prefix="sparkforge-index-") as folder:
+        env = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
+        git.run("read-tree", base, env=env)
+        yield env, Path(folder)
+
+
+def _written(patches: Sequence[Patch], folder: Path) -> list[Path]:
+    """The patches as files, so that what was hashed and looked at is what git reads."""
+    files = [folder / patch.name for patch in patches]
+    for file, patch in zip(files, patches, strict=True):
+        file.write_bytes(patch.raw)
+    return files
+
+
+def _refused(git: Git, base: str, series: Series) -> CheckFailed:
+    """The error for the first patch that does not apply, told by our own comparison."""
+    trees = (base, *applied(git, base, series))
+    patch = series.patches[len(trees) - 1]
+    mail = read(git, patch.name, patch.raw)
+    found = stale.faults(git, [(mail, trees[-1])])
+    why = "; ".join(f"{fault.what}: {fault.why}" for fault in found) or "git refuses it and every hunk is in its place"
+    return CheckFailed(
+        f"{_title(series)}: {patch.name} does not apply", why=why, do=f"invoke patches.edit {series.upstream}"
+    )
+
+
+def _title(series: Series) -> str:
+    return f"{series.upstream} {series.release}"
