@@ -1,0 +1,1 @@
+"""Kernels: declared in kernels/kernels.yaml, compiled for a list of architectures, audited in their machine code."""
