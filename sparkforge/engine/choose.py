@@ -1,0 +1,105 @@
+"""Which engine builds: the first Docker client that proves able, else buildah; and the reason, said aloud.
+
+A proof costs about a second, so its verdict is kept in the store under the program's own identity and the
+engine's version, and asked again when either changes. What failed is asked anew each time: a person may have
+just mended it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparkforge.engine.base import Able, Engine
+from sparkforge.engine.buildah import Buildah
+from sparkforge.engine.docker import Docker, clients
+from sparkforge.errors import BadInput, EnvironmentLacks, SparkforgeError
+from sparkforge.hashing import key_of
+from sparkforge.proc import run
+from sparkforge.store import Store, write_file
+
+NAMES = ("auto", "docker", "buildah")
+
+
+def candidates(name: str = "auto") -> list[Engine]:
+    """Engines of this machine in the order of preference.
+
+    Raises:
+        BadInput: no engine has that name.
+    """
+    if name not in NAMES:
+        raise BadInput(f"there is no engine {name!r}", why=f"engines: {', '.join(NAMES)}", do="--engine auto")
+    found: list[Engine] = []
+    if name in ("auto", "docker"):
+        found += clients()
+    program = shutil.which("buildah")
+    if name in ("auto", "buildah") and program:
+        found.append(Buildah(program))
+    return found
+
+
+def choose(store: Store, name: str = "auto") -> tuple[Engine, str]:
+    """The engine to build with, and why it is that one.
+
+    Raises:
+        EnvironmentLacks: none proves able; the error says what each said.
+    """
+    refused: list[str] = []
+    for engine in candidates(name):
+        verdict = proven(store, engine)
+        if verdict.able:
+            return engine, "; ".join([verdict.reason, *(f"not {line}" for line in refused)])
+        refused.append(verdict.reason)
+    raise EnvironmentLacks(
+        "no container engine proves able" if name == "auto" else f"{name} does not prove able",
+        why="\n       ".join(refused) or "neither docker nor buildah is installed",
+        do="invoke setup",
+    )
+
+
+def find(store: Store, tag: str, name: str = "auto") -> Engine:
+    """The able engine that holds an image.
+
+    Raises:
+        EnvironmentLacks: no engine is able.
+        BadInput: none has the image.
+    """
+    able = [engine for engine in candidates(name) if proven(store, engine).able]
+    if not able:
+        choose(store, name)
+    for engine in able:
+        if engine.has(tag):
+            return engine
+    looked = ", ".join(engine.program for engine in able)
+    raise BadInput(f"there is no image {tag}", why=f"looked in: {looked}", do="invoke build")
+
+
+def proven(store: Store, engine: Engine) -> Able:
+    """The verdict on an engine, from the store where it was able and is the same still."""
+    answer = _alive(engine)
+    if answer is None:
+        return engine.prove()
+    status = Path(engine.program).stat()
+    key = key_of(engine.name, engine.program, status.st_size, status.st_mtime_ns, answer)
+    kept = store.path("proofs", key)
+    if kept.is_file():
+        return Able(**json.loads(kept.read_bytes()))
+    verdict = engine.prove()
+    if verdict.able:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        said = {"able": True, "reason": verdict.reason, "version": verdict.version}
+        write_file(kept, json.dumps(said).encode())
+    return verdict
+
+
+def _alive(engine: Engine) -> str | None:
+    """What identifies the engine that answers now; None when none does."""
+    words: Sequence[str] = ("version",)
+    if isinstance(engine, Docker):
+        words = ("version", "--format", "{{.Client.Version}} {{.Server.Version}} {{.Server.KernelVersion}}")
+    try:
+        return run([engine.program, *words]).text
+    except SparkforgeError:
+        return None
