@@ -4,9 +4,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from patch_forge import NUMBERS, changed_numbers, make_forge, message
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patch_forge import NUMBERS, changed_numbers, make_forge, message
 
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.patches import series
