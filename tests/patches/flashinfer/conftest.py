@@ -6,7 +6,9 @@ import atexit
 import importlib.util
 import os
 import shutil
+import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,3 +49,89 @@ def toolkit(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(cpp_ext, "get_cuda_path", lambda: "/usr/local/cuda")
     monkeypatch.setattr(cpp_ext, "get_cuda_version", lambda: Version("13.0"))
+
+
+@pytest.fixture(scope="session")
+def host() -> Path:
+    """The C++ programs that run FlashInfer's host code."""
+    return Path(__file__).parent / "host"
+
+
+@pytest.fixture(scope="session")
+def cut() -> Callable[..., str]:
+    """The text of one definition: from the last `start` before `name` to the first `end` after it."""
+
+    def cut_(source: Path, name: str, *, start: str, end: str) -> str:
+        text = source.read_text()
+        assert text.count(name) == 1, f"{name!r} stands {text.count(name)} times in {source}"
+        at = text.index(name)
+        return text[text.rindex(start, 0, at + len(name)) : text.index(end, at) + len(end)]
+
+    return cut_
+
+
+def cuda_headers() -> list[Path]:
+    """Folders with the CUDA runtime's, the host compiler's (crt) and libcu++'s headers; empty if incomplete."""
+    roots = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"]
+    spec = importlib.util.find_spec("nvidia")
+    if spec is not None:
+        for place in spec.submodule_search_locations or ():
+            roots.append(Path(place) / "cu13/include")
+    needed = ("cuda_runtime_api.h", "crt/host_config.h", "cublasLt.h")
+    folders = [root for root in roots if root.is_dir()]
+    cccl = [root / "cccl" for root in folders if (root / "cccl/cuda/std/utility").is_file()]
+    complete = all(any((root / name).is_file() for root in folders) for name in needed)
+    return [*folders, *cccl] if complete and cccl else []
+
+
+@pytest.fixture(scope="session")
+def compile_host(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compiles C++ sources for this machine: `compile_host(source, ..., flags=[...]) -> program`."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ here")
+
+    def compile_(*sources: Path, flags: list[str], name: str = "program") -> Path:
+        program = tmp_path_factory.mktemp(name) / name
+        command = ["g++", "-std=c++17", "-O0", "-w", *flags, *map(str, sources), "-o", str(program)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:  # no assertion: a program that does not compile proves nothing
+            message = f"{sources[0]} does not compile: {done.stderr[-6000:]}"
+            raise RuntimeError(message)
+        return program
+
+    return compile_
+
+
+@pytest.fixture(scope="session")
+def moe_flags(tree: Path, host: Path) -> list[str]:
+    """What host code needs of the flags that the SM12x MoE module is compiled with."""
+    headers = cuda_headers()
+    if not headers:
+        pytest.skip("the CUDA headers are not complete here (runtime, crt, cccl, cublas)")
+    internal = tree / "csrc/nv_internal"
+    kernels = internal / "tensorrt_llm/kernels/cutlass_kernels"
+    folders = [
+        host / "shim",
+        internal,
+        internal / "include",
+        internal / "tensorrt_llm/cutlass_extensions/include",
+        kernels / "include",
+        kernels,
+        tree / "include",
+        tree / "csrc",
+        tree / "3rdparty/cutlass/include",
+        tree / "3rdparty/cutlass/tools/util/include",
+        tree / "3rdparty/spdlog/include",
+        *headers,
+    ]
+    defines = [
+        "ENABLE_BF16",
+        "ENABLE_FP8",
+        "ENABLE_FP4",
+        "USING_OSS_CUTLASS_MOE_GEMM",
+        "COMPILE_BLACKWELL_TMA_GEMMS",
+        "COMPILE_BLACKWELL_SM120_TMA_GROUPED_GEMMS",
+        "CUTLASS_ARCH_MMA_SM100_SUPPORTED",  # set by nvcc's version, which g++ does not have
+        "CUTLASS_ARCH_MMA_SM120_SUPPORTED",
+    ]
+    return ["-fpermissive", *[f"-D{name}" for name in defines], *[f"-I{folder}" for folder in folders]]

@@ -1,0 +1,2 @@
+#pragma once
+#include "cutlass/epilogue/dispatch_policy.hpp"

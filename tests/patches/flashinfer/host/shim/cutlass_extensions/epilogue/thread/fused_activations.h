@@ -1,0 +1,5 @@
+#pragma once
+namespace cutlass::epilogue::thread {
+template <typename T>
+struct Relu2;
+}  // namespace cutlass::epilogue::thread
