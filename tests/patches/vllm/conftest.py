@@ -46,6 +46,8 @@ def capability(monkeypatch):
     """A function that makes the platform a CUDA device of the compute capability given, e.g. (12, 1)."""
 
     def be(major: int, minor: int = 0) -> None:
+        # Some modules ask compiled code about the device while they are imported: import them before.
+        import vllm.model_executor.layers.quantization.mxfp4
         from vllm.platforms import current_platform
         from vllm.platforms.interface import DeviceCapability, PlatformEnum
 

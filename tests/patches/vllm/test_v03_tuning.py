@@ -1,0 +1,159 @@
+"""V-03: FlashInfer tunes by default for the CUTLASS MoE of 12.x, and a second start finds the result."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+
+
+@pytest.fixture
+def default(monkeypatch):
+    """A function that returns the default of `enable_flashinfer_autotune` at an optimization level."""
+
+    def ask(level, *, quantization="gpt_oss_mxfp4", moe_backend="auto", lora=None):
+        from vllm.config import vllm as module
+
+        value = module.OPTIMIZATION_LEVEL_TO_CONFIG[level]["kernel_config"]["enable_flashinfer_autotune"]
+        cfg = types.SimpleNamespace(
+            model_config=types.SimpleNamespace(quantization=quantization),
+            kernel_config=types.SimpleNamespace(moe_backend=moe_backend),
+            lora_config=lora,
+        )
+        return value(cfg) if callable(value) else value
+
+    return ask
+
+
+def levels():
+    from vllm.config.vllm import OptimizationLevel
+
+    return OptimizationLevel
+
+
+@pytest.mark.parametrize(
+    ("device", "tuned"), [((8, 0), False), ((9, 0), False), ((10, 0), False), ((12, 0), True), ((12, 1), True)]
+)
+def test_the_default_by_device(capability, default, device, tuned):
+    capability(*device)
+    assert [default(level) for level in (levels().O0, levels().O1, levels().O2)] == [False, tuned, tuned]
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "tuned"),
+    [
+        ({}, {"moe_backend": "flashinfer_cutlass_afp8"}, True),
+        ({"VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8_CUTLASS": "1"}, {}, True),
+        ({}, {"moe_backend": "marlin"}, False),
+        ({"VLLM_MXFP4_USE_MARLIN": "1"}, {}, False),
+        ({"VLLM_MXFP4_MOE_KERNEL": "marlin"}, {}, False),
+        ({"VLLM_MXFP4_ACTIVATION": "bf16"}, {}, False),
+        ({}, {"quantization": "fp8"}, False),
+        ({}, {"lora": object()}, False),
+    ],
+)
+def test_only_the_cutlass_moe_is_tuned(monkeypatch, capability, default, settings, changes, tuned):
+    capability(12, 1)
+    assert default(levels().O2) is True
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert default(levels().O2, **changes) is tuned
+
+
+def test_a_flag_wins_over_the_default(capability):
+    from vllm.config import VllmConfig
+    from vllm.config.device import DeviceConfig
+    from vllm.config.kernel import KernelConfig
+    from vllm.config.vllm import OPTIMIZATION_LEVEL_TO_CONFIG, OptimizationLevel
+
+    assert callable(OPTIMIZATION_LEVEL_TO_CONFIG[OptimizationLevel.O2]["kernel_config"]["enable_flashinfer_autotune"])
+    cfg = VllmConfig(
+        device_config=DeviceConfig("cpu"), kernel_config=KernelConfig(enable_flashinfer_autotune=True)
+    )
+    assert cfg.kernel_config.enable_flashinfer_autotune is True
+    assert VllmConfig(device_config=DeviceConfig("cpu")).kernel_config.enable_flashinfer_autotune is False
+
+
+@pytest.fixture
+def start(monkeypatch, tmp_path, capability):
+    """A function that does what the worker does at start, in FlashInfer's own tuner with a kernel of two
+    tactics, and returns how many kernels were timed."""
+    autotuner = pytest.importorskip("flashinfer.autotuner")
+    import torch
+    import vllm.utils.flashinfer as fi_utils
+    from vllm.config import VllmConfig
+    from vllm.config.device import DeviceConfig
+    from vllm.model_executor.warmup import kernel_warmup
+
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    monkeypatch.setattr(fi_utils, "has_flashinfer", lambda: True)
+    cfg = VllmConfig(device_config=DeviceConfig("cpu"))
+    timed: list[int] = []
+
+    class Kernel(autotuner.TunableRunner):
+        def get_valid_tactics(self, inputs, profile):
+            return [0, 1]
+
+        def forward(self, inputs, tactic=-1, do_preparation=False, **kwargs):
+            return tactic
+
+        def __hash__(self):
+            return 7
+
+    def profile(self, runner, inputs, tactic, *args, **kwargs):
+        timed.append(tactic)
+        return 1.0 - tactic / 10
+
+    monkeypatch.setattr(autotuner.AutoTuner, "_profile_single_kernel", profile)
+
+    def once(device=(12, 1), changed=None):
+        capability(*device)
+        timed.clear()
+        tuner = autotuner.AutoTuner.get()
+        tuner.clear_cache()  # a new process knows nothing
+
+        def dummy_run(*args, **kwargs):
+            once.took = tuner.choose_one(
+                "fake::moe", [Kernel()], autotuner.TuningConfig(), [torch.zeros(4, 4)]
+            )[1]
+
+        runner = types.SimpleNamespace(
+            vllm_config=changed or cfg,
+            scheduler_config=types.SimpleNamespace(max_num_batched_tokens=64),
+            _dummy_run=dummy_run,
+        )
+        kernel_warmup.flashinfer_autotune(runner)
+        return len(timed)
+
+    return once
+
+
+def test_the_second_start_times_nothing_and_takes_the_same_tactic(start, tmp_path):
+    assert start() == 2
+    assert start.took == 1
+    assert start() == 0, "the second start tuned again"
+    assert start.took == 1
+    assert len(list(tmp_path.rglob("*.json"))) == 1
+
+
+def test_another_build_of_the_kernels_tunes_anew(start, monkeypatch):
+    assert (start(), start()) == (2, 0)
+    monkeypatch.setenv("FLASHINFER_MOE_TILE", "128x64")
+    assert start() == 2
+
+
+def test_a_broken_file_costs_a_tuning_not_the_start(start, tmp_path, said):
+    start()
+    kept = list(tmp_path.rglob("*.json"))
+    assert kept, "nothing was kept"
+    kept[0].write_text('{"half": [')
+    assert start() == 2
+    assert [line for line in said if "unreadable" in line]
+    assert start() == 0
+
+
+def test_other_devices_keep_nothing(start, tmp_path):
+    assert (start(), start()) == (2, 0)
+    before = set(tmp_path.rglob("*.json"))
+    assert start(device=(9, 0)) == 2
+    assert set(tmp_path.rglob("*.json")) == before
