@@ -1,0 +1,436 @@
+"""Lay an overlay over an installed package, or take it off again.
+
+Standard library only and one file, because it also runs as a script inside an image stage, where nothing of
+ours is installed: `python3 apply.py --site SITE_PACKAGES --overlay DIR [--out DIR]`, or `--revert`.
+
+What it promises: every file that it replaces or deletes was byte for byte the pin's, and all were looked at
+before the first is written. A file is replaced by a new one renamed over it, never written in place, since a
+virtual environment's files may be hard links into an installer's cache. RECORD tells the truth afterwards.
+Bytecode is compiled with checked hashes, so that neither size nor time decides whether an edit takes effect.
+The originals stay beside the metadata: reverting gives back the same bytes, another overlay reverts the first,
+and what a killed run left is rolled back by the next one. Exit status: 0 done, 1 refused, 2 wrong usage or a
+broken overlay, 3 it cannot be done on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+STATE = "sparkforge-overlay"  # directory in the .dist-info that holds the journal or the state, and the originals
+SHADOWS = {"flashinfer-jit-cache": "its compiled modules are loaded instead of the patched sources"}
+_SHOWN = 10
+_COMPILE = """
+import json, py_compile, sys
+for words in json.load(sys.stdin):
+    py_compile.compile(*words, True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
+"""
+
+
+class Refused(Exception):  # noqa: N818  the word that users read
+    """What, why and what to do, in a line each, and the exit status."""
+
+    def __init__(self, what: str, *, why: str = "", do: str = "", status: int = 1) -> None:
+        super().__init__("\n".join([what, *([f"  why: {why}"] if why else []), *([f"  do:  {do}"] if do else [])]))
+        self.what, self.why, self.do, self.status = what, why, do, status
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One file: its path in site-packages, what happens to it, both hashes, mode and new content."""
+
+    path: str
+    op: str
+    pin_sha256: str | None
+    sha256: str | None
+    mode: int
+    content: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """An installed distribution: site-packages that is read, root that is written, metadata, name."""
+
+    site: Path
+    root: Path
+    info: Path
+    name: str
+
+    @property
+    def state(self) -> Path:
+        """Directory of the journal and of the originals."""
+        return self.root / self.info.name / STATE
+
+    def saved(self, name: str) -> dict[str, Any] | None:
+        """The journal of a run that has not ended, or the state that one left."""
+        file = self.state / name
+        return json.loads(file.read_text()) if file.is_file() else None
+
+
+def read_overlay(folder: Path) -> tuple[dict[str, Any], str, list[Entry]]:
+    """Manifest of an overlay, the hash that names it, and its entries, every content held against its hash.
+
+    Raises:
+        Refused: it is no overlay, or a file of it is not what the manifest says.
+    """
+    try:
+        raw = (folder / "manifest.json").read_bytes()
+        said = json.loads(raw)
+        listed = [Entry(**entry) for entry in said["entries"]]
+    except (OSError, ValueError, KeyError, TypeError) as broken:
+        raise Refused("this is no overlay", why=f"{folder}: {broken}", status=2) from broken
+    entries = []
+    for entry in listed:
+        if entry.op not in {"replace", "add", "delete"} or {"..", ""} & set(entry.path.split("/")):
+            raise Refused("this overlay is broken", why=f"{folder}: {entry.op} {entry.path}", status=2)
+        file = folder / "files" / entry.path
+        content = None if entry.op == "delete" else file.read_bytes() if file.is_file() else b""
+        if content is not None and _sha(content) != entry.sha256:
+            why = f"{file}: sha256 {_sha(content)}, the manifest says {entry.sha256}"
+            raise Refused("a file of the overlay is not what its manifest says", why=why, status=2)
+        entries.append(replace(entry, content=content))
+    return said, _sha(raw), entries
+
+
+def find(site: Path, said: Mapping[str, Any], out: Path | None = None) -> Place:
+    """The distribution in `site` that an overlay is for: the pin's own, or one that stands in for it.
+
+    Raises:
+        Refused: it is not there, is another release, is there twice, or something shadows the sources.
+    """
+    installed = dict(_distributions(site))
+    for shadow, why in SHADOWS.items():
+        if shadow in installed or (site / shadow.replace("-", "_")).is_dir():
+            raise Refused(f"{shadow} is installed", why=why, do=f"pip uninstall {shadow}")
+    wanted = {one["distribution"]: one["release"] for one in (*said["stand_ins"], said)}
+    here = [name for name in wanted if name in installed]
+    if len(here) != 1:
+        why = f"{' and '.join(here)} are both" if here else f"no {' or '.join(wanted)} is"
+        raise Refused(f"the overlay of {said['upstream']} has no one place to go", why=f"{why} in {site}")
+    info, version = installed[here[0]]
+    if version != wanted[here[0]]:
+        why = f"{info} is {version}, the overlay is for {wanted[here[0]]}"
+        raise Refused(f"{here[0]} {version} is not the pin's release", why=why, do="install the pinned wheel")
+    return Place(site, out or site, info, here[0])
+
+
+def _distributions(site: Path) -> Iterator[tuple[str, tuple[Path, str]]]:
+    for info in sorted(site.glob("*.dist-info")):
+        # A .dist-info without RECORD is nobody's installation: the alias that this program writes is one.
+        if (info / "METADATA").is_file() and (info / "RECORD").is_file():
+            head = (info / "METADATA").read_text(errors="replace").partition("\n\n")[0]
+            fields = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))
+            yield re.sub(r"[-_.]+", "-", fields.get("Name", "")).lower(), (info, fields.get("Version", ""))
+
+
+def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> list[Entry]:
+    """Entries to write, each held against what is installed; a stand-in gets an alias of the pin's name.
+
+    Raises:
+        Refused: a file is not the pin's; names every such file (the first ten) with both hashes.
+    """
+    accepted: Mapping[str, str] = {}
+    full = list(entries)
+    for one in said["stand_ins"]:
+        if one["distribution"] == place.name:
+            accepted = one["accepted"]
+            full += [_alias(place, said["distribution"], one["alias"])] if one["alias"] else []
+    wrong = []
+    for entry in full:
+        found = _pin_content(place, entry.path)
+        sha = None if found is None else _sha(found)
+        if sha not in {entry.pin_sha256, accepted.get(entry.path, entry.pin_sha256)}:
+            wrong.append(f"{entry.path}: sha256 {sha}, the pin has {entry.pin_sha256}")
+    if wrong:
+        more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
+        raise Refused(
+            f"{place.name} in {place.site} is not the pin that the overlay was made for",
+            why="\n       ".join(wrong[:_SHOWN] + more),
+            do=f"reinstall the pinned wheel of {place.name}; for a stand-in, accept the file's hash",
+        )
+    return full
+
+
+def _alias(place: Place, name: str, version: str) -> Entry:
+    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: installed as {place.name}\n".encode()
+    return Entry(f"{name.replace('-', '_')}-{version}.dist-info/METADATA", "add", None, _sha(text), 0o644, text)
+
+
+def _pin_content(place: Place, path: str) -> bytes | None:
+    """What the wheel installed at `path`, seen through an overlay that is there now."""
+    for entry in (place.saved("state.json") or {}).get("entries", []):
+        if entry["path"] == path:
+            return None if entry["op"] == "add" else (place.state / "originals" / path).read_bytes()
+    file = place.site / path
+    if file.is_symlink() or not file.resolve().is_relative_to(place.site.resolve()):
+        raise Refused("a file to be replaced is reached through a link", why=str(file))
+    return file.read_bytes() if file.is_file() else None
+
+
+def apply(site: Path, folder: Path, *, out: Path | None = None, dry: bool = False) -> str:
+    """Lay the overlay in `folder` over the package in `site`; returns one line that says what was done.
+
+    Args:
+        site: a site-packages directory.
+        folder: an overlay: manifest.json and files/.
+        out: write the new files below this directory instead of into `site`: a layer to be copied over it.
+        dry: look at everything that would be looked at and write nothing.
+
+    Raises:
+        Refused: nothing was changed.
+    """
+    said, digest, entries = read_overlay(folder)
+    place = find(site, said, out)
+    head = f"{said['upstream']}: tree {said['tree'][:12]} over {place.name} {said['release']}"
+    with _held(place):
+        if not dry:
+            _recover(place)
+        state = place.saved("state.json")
+        if out is not None:
+            _fits_a_layer(place, entries)
+        if state is not None:
+            _as_left(place, state)
+            if state["digest"] == digest:
+                return f"{head}: nothing to do"
+        full = plan(place, said, entries) if place.saved("journal.json") is None else entries
+        if dry:
+            return f"{head}: fits"
+        if state is not None:
+            _roll_back(place, state)
+        try:
+            _write(place, {"digest": digest, "tree": said["tree"]}, full)
+        except BaseException:
+            _recover(place)
+            raise
+    counts = [f"{sum(e.op == op for e in full)} {op}d" for op in ("replace", "delete")]
+    return f"{head}: {', '.join(counts)}, {sum(e.op == 'add' for e in full)} added"
+
+
+def revert(site: Path) -> list[str]:
+    """Take every overlay in `site` off again, whichever tree it is of; a line for each.
+
+    Raises:
+        Refused: a file is no longer what the overlay wrote; that overlay was left as it is.
+    """
+    lines = []
+    for state in sorted(site.glob(f"*.dist-info/{STATE}")):
+        place = Place(site, site, state.parent, state.parent.name.partition("-")[0])
+        with _held(place):
+            _recover(place)
+            saved = place.saved("state.json")
+            if saved is not None:
+                _as_left(place, saved)
+                _roll_back(place, saved)
+        lines.append(f"{place.name}: as its wheel installed it")
+    return lines or ["no overlay here: nothing to do"]
+
+
+@contextmanager
+def _held(place: Place) -> Iterator[None]:
+    """One run at a time on a distribution: an advisory lock on its metadata directory, no file left behind."""
+    (place.root / place.info.name).mkdir(parents=True, exist_ok=True)
+    handle = os.open(place.root / place.info.name, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _recover(place: Place) -> None:
+    """Finish what a killed run left: a journal means that files may be half replaced, so all go back."""
+    journal = place.saved("journal.json")
+    if journal is not None:
+        _roll_back(place, journal)
+    elif place.state.exists() and not (place.state / "state.json").exists():
+        shutil.rmtree(place.state)  # killed while originals were saved: no file of the package was touched
+
+
+def _as_left(place: Place, state: Mapping[str, Any]) -> None:
+    """An applied overlay that someone edited is theirs: it is named, never overwritten."""
+    for entry in state["entries"]:
+        file = place.root / entry["path"]
+        found = _sha(file.read_bytes()) if file.is_file() else None
+        if found != entry["sha256"]:
+            raise Refused(
+                f"{entry['path']} was changed after the overlay was applied",
+                why=f"{file}: sha256 {found}, the overlay wrote {entry['sha256']}",
+                do=f"keep your edit elsewhere, then reinstall the pinned wheel of {place.name}",
+            )
+
+
+def _fits_a_layer(place: Place, entries: Sequence[Entry]) -> None:
+    if (place.info / STATE).exists():
+        raise Refused("there is an overlay already", why=str(place.info / STATE), do="--revert it first")
+    gone = [entry.path for entry in entries if entry.op == "delete"]
+    if gone:
+        raise Refused("a copied layer cannot delete a file", why=", ".join(gone), do="apply in place: no --out")
+
+
+def _write(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+    own = f"{place.info.name}/{STATE}"
+    record = (place.info / "RECORD").read_bytes()
+    kept = {f"{own}/RECORD": record}
+    for entry in entries:
+        if entry.op != "add":
+            target = place.state / "originals" / entry.path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(place.site / entry.path, target)  # with its time: bytecode of the original stays valid
+            kept[f"{own}/originals/{entry.path}"] = target.read_bytes()
+    place.state.mkdir(parents=True, exist_ok=True)
+    (place.state / "RECORD").write_bytes(record)
+    listed = [{k: v for k, v in vars(entry).items() if k != "content"} for entry in entries]
+    made = sorted({str(p) for e in entries for p in Path(e.path).parents if not (place.site / p).is_dir()})
+    journal = {**said, "made": made, "entries": listed}
+    _put(place.state / "journal.json", (json.dumps(journal, indent=1) + "\n").encode(), 0o644)
+    for entry in entries:
+        if entry.content is None:
+            (place.root / entry.path).unlink()
+        else:
+            _put(place.root / entry.path, entry.content, entry.mode)
+    _drop_bytecode(place, [entry.path for entry in entries])
+    _compile(place, [entry.path for entry in entries if entry.content is not None])
+    kept |= {f"{own}/state.json": b""}  # its row has no hash, as RECORD's own has none
+    _put(place.root / place.info.name / "RECORD", _record(record, entries, kept), 0o644)
+    (place.state / "journal.json").rename(place.state / "state.json")
+
+
+def _record(record: bytes, entries: Sequence[Entry], kept: Mapping[str, bytes]) -> bytes:
+    """RECORD after the overlay; what we keep beside the metadata is in it, so that uninstalling removes it."""
+    rows = {row[0]: row for row in csv.reader(io.StringIO(record.decode())) if row}
+    for path in [path for path in rows if any(e.content is None and _is_of(path, e.path) for e in entries)]:
+        del rows[path]
+    for path, content in [(e.path, e.content) for e in entries if e.content is not None] + [*kept.items()]:
+        hashed = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        rows[path] = [path, f"sha256={hashed}", str(len(content))] if content or path not in kept else [path, "", ""]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows.values())
+    return text.getvalue().encode()
+
+
+def _roll_back(place: Place, state: Mapping[str, Any]) -> None:
+    """Give every file back. It may be killed too: the journal stays to the end, and each step can be redone."""
+    if (place.state / "state.json").exists():
+        (place.state / "state.json").rename(place.state / "journal.json")
+    layer = place.root != place.site
+    for entry in state["entries"]:
+        file, original = place.root / entry["path"], place.state / "originals" / entry["path"]
+        _beside(file).unlink(missing_ok=True)
+        if entry["op"] == "add" or layer:
+            file.unlink(missing_ok=True)
+        elif original.is_file():
+            original.replace(file)
+    _drop_bytecode(place, [entry["path"] for entry in state["entries"]])
+    for folder in sorted(state["made"], reverse=True):
+        if (place.root / folder).is_dir() and not any((place.root / folder).iterdir()):
+            (place.root / folder).rmdir()
+    record = place.root / place.info.name / "RECORD"
+    _beside(record).unlink(missing_ok=True)
+    if layer:
+        record.unlink(missing_ok=True)
+    elif (place.state / "RECORD").is_file():
+        _put(record, (place.state / "RECORD").read_bytes(), 0o644)
+    shutil.rmtree(place.state)
+
+
+def _beside(file: Path) -> Path:
+    return file.with_name(f".{file.name}.sparkforge")
+
+
+def _put(file: Path, content: bytes, mode: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = _beside(file)
+    beside.unlink(missing_ok=True)
+    beside.write_bytes(content)
+    beside.chmod(mode)
+    beside.replace(file)
+
+
+def _is_of(path: str, source: str) -> bool:
+    """Whether `path` is the file `source`, or bytecode of it, of any Python and optimisation level."""
+    folder, name = str(Path(source).parent), Path(source).stem
+    cached = Path(path).parent == Path(folder, "__pycache__") and Path(path).name.startswith(f"{name}.")
+    return path == source or (source.endswith(".py") and path.endswith(".pyc") and (cached or path == f"{source}c"))
+
+
+def _bytecode(root: Path, source: str) -> list[Path]:
+    folder = (root / source).parent
+    files = [*folder.glob("__pycache__/*.pyc"), *folder.glob("*.pyc")]
+    return [file for file in files if _is_of(file.relative_to(root).as_posix(), source)]
+
+
+def _drop_bytecode(place: Place, sources: Sequence[str]) -> None:
+    for source in sources:
+        for file in _bytecode(place.root, source):
+            file.unlink()
+        cache = (place.root / source).parent / "__pycache__"
+        if cache.is_dir() and not any(cache.iterdir()):
+            cache.rmdir()
+
+
+def _compile(place: Place, paths: Sequence[str]) -> None:
+    """Compile with a Python of the version that `site` belongs to; its bytecode is the same on every platform.
+
+    Where this machine has none, modules compile when they are imported, which is right but slower.
+    """
+    said = re.fullmatch(r"python3\.(\d+)", place.site.resolve().parent.name)
+    minor = int(said[1]) if said else sys.version_info.minor
+    python = sys.executable if minor == sys.version_info.minor else shutil.which(f"python3.{minor}")
+    work, stale = [], []
+    for path in (path for path in paths if path.endswith(".py")):
+        file = place.root / path
+        work.append([str(file), f"{file.parent}/__pycache__/{file.stem}.cpython-3{minor}.pyc", str(place.site / path)])
+        stale += _bytecode(place.site, path)
+    if python is None and stale and place.root != place.site:
+        why = f"{stale[0]} would stay in force below the layer, and this machine has no python3.{minor}"
+        raise Refused("stale bytecode cannot be replaced", why=why, status=3)
+    if python is not None and work:
+        words = [python, "-I", "-c", _COMPILE]
+        done = subprocess.run(words, input=json.dumps(work), text=True, capture_output=True, check=False)
+        if done.returncode:
+            raise Refused("a module of the overlay does not compile", why=done.stderr.strip()[-600:])
+
+
+def _sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def main(words: list[str] | None = None) -> int:
+    """Run as a script; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Lay an overlay over an installed package, or take it off.")
+    parser.add_argument("--site", type=Path, required=True, help="a site-packages directory")
+    parser.add_argument("--overlay", type=Path, help="directory with manifest.json and files/")
+    parser.add_argument("--out", type=Path, help="write the new files here instead, as a layer")
+    parser.add_argument("--revert", action="store_true", help="take every overlay in SITE off")
+    said = parser.parse_args(words)
+    if said.revert == bool(said.overlay) or (said.revert and said.out):
+        parser.error("either --overlay DIR [--out DIR] or --revert")
+    try:
+        lines = revert(said.site) if said.revert else [apply(said.site, said.overlay, out=said.out)]
+        print("\n".join(lines))
+    except Refused as refused:
+        print(refused, file=sys.stderr)
+        return refused.status
+    except OSError as failed:
+        print(f"the overlay could not be written\n  why: {failed}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

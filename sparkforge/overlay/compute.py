@@ -1,0 +1,227 @@
+"""An overlay: which files of the published wheel a series replaces, adds or deletes, and with what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from sparkforge import hashing
+from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.git import Git
+from sparkforge.recipes import Mapping, Upstream
+from sparkforge.store import Store
+
+KIND = "overlay"
+TREE_FILE = "sparkforge_tree.txt"
+_FORMAT = 1
+_MODES = {b"100644": 0o644, b"100755": 0o755}
+_RAW = re.compile(rb":(\d{6}) (\d{6}) ([0-9a-f]+) ([0-9a-f]+) ([A-Z])\d*")
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One file.
+
+    Attributes:
+        path: below site-packages.
+        op: what happens to it.
+        pin_sha256: of the wheel's file; None for one that is added.
+        sha256: of the new file; None for one that is deleted.
+        mode: permission bits of the new file.
+    """
+
+    path: str
+    op: Literal["replace", "add", "delete"]
+    pin_sha256: str | None
+    sha256: str | None
+    mode: int
+
+
+class StandIn(msgspec.Struct, frozen=True):
+    """Another distribution of the same release on which the overlay may be laid.
+
+    Attributes:
+        distribution: its name on the index.
+        release: its version.
+        alias: version under which the upstream's own name is announced beside it, "" for not at all: code that asks
+            for the version of `vllm` finds it.
+        accepted: files in which it differs from the pin and that a patch may replace all the same, with the
+            sha256 that they must have.
+    """
+
+    distribution: str
+    release: str
+    alias: str
+    accepted: dict[str, str]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What an overlay is and holds; `apply.py` reads it as plain JSON.
+
+    Attributes:
+        format: of this file.
+        upstream: name in the stack.
+        distribution: name on the index.
+        package: import name; its directory gets the tree id.
+        release: version that must be installed.
+        pin_tree: git tree id of the pin.
+        tree: git tree id of the pin with the series.
+        entries: the files, by path.
+        not_shipped: changed paths of the tree that no wheel carries (tests, documents).
+        stand_ins: distributions that may stand for the pin.
+    """
+
+    format: int
+    upstream: str
+    distribution: str
+    package: str
+    release: str
+    pin_tree: str
+    tree: str
+    entries: list[Entry]
+    not_shipped: list[str]
+    stand_ins: list[StandIn]
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """An overlay in the store: `manifest.json` and, for what is written, `files/<path>`."""
+
+    path: Path
+    manifest: Manifest
+    digest: str
+
+
+def read(path: Path) -> Overlay:
+    """Overlay that stands in a directory.
+
+    Raises:
+        CheckFailed: its manifest cannot be read.
+    """
+    try:
+        raw = (path / "manifest.json").read_bytes()
+        return Overlay(path, msgspec.json.decode(raw, type=Manifest), hashing.sha256_bytes(raw))
+    except (OSError, msgspec.DecodeError) as broken:
+        raise CheckFailed("a stored overlay is broken", why=f"{path}: {broken}", do=f"rm -r {path}") from broken
+
+
+def compute(
+    git: Git,
+    store: Store,
+    *,
+    name: str,
+    upstream: Upstream,
+    pin_tree: str,
+    tree: str,
+    stand_ins: Sequence[StandIn] = (),
+) -> Overlay:
+    """Overlay of one upstream: where `tree` differs from `pin_tree`, in the paths of its wheel.
+
+    Args:
+        git: repository that holds both trees.
+        store: where it is kept, under the hash of all that it is made from.
+        name: the upstream's name in the stack.
+        upstream: its pin; `overlay` maps folders of the tree to folders of site-packages.
+        pin_tree: tree id of the pin.
+        tree: tree id with the series applied.
+        stand_ins: distributions on which it may be laid besides the pin's own.
+
+    Raises:
+        BadInput: the series makes a symbolic link, a submodule or a file with odd mode in a shipped folder.
+    """
+    folders = sorted(upstream.overlay, key=lambda one: len(one.source), reverse=True)
+    parts = msgspec.to_builtins([upstream.package, upstream.release, folders, list(stand_ins)])
+    key = hashing.key_of(_FORMAT, name, parts, pin_tree, tree)
+    if not store.has(KIND, key):
+        with store.writing(KIND, key) as folder:
+            entries: list[Entry] = []
+            not_shipped: list[str] = []
+            for change in _changes(git, pin_tree, tree):
+                path = _placed(folders, change.path)
+                if path is None:
+                    not_shipped.append(change.path)
+                else:
+                    entries.append(_entry(git, folder, change, path))
+            package = _package(upstream.overlay)
+            entries.append(_write(folder, f"{package}/{TREE_FILE}", f"{tree}\n".encode(), None, 0o644))
+            manifest = Manifest(
+                format=_FORMAT,
+                upstream=name,
+                distribution=upstream.package,
+                package=package,
+                release=upstream.release,
+                pin_tree=pin_tree,
+                tree=tree,
+                entries=sorted(entries, key=lambda entry: entry.path),
+                not_shipped=sorted(not_shipped),
+                stand_ins=list(stand_ins),
+            )
+            raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+            (folder / "manifest.json").write_bytes(raw + b"\n")
+    return read(store.path(KIND, key))
+
+
+@dataclass(frozen=True)
+class _Change:
+    path: str
+    old: tuple[bytes, str] | None
+    new: tuple[bytes, str] | None
+
+
+def _changes(git: Git, pin_tree: str, tree: str) -> Iterator[_Change]:
+    """Raw difference of two trees; a rename counts as a deletion and an addition, which is what is shipped."""
+    fields = git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", pin_tree, tree).split(b"\0")
+    for head, path in zip(fields[0::2], fields[1::2], strict=False):
+        said = _RAW.fullmatch(head)
+        if said is None:
+            raise CheckFailed("git said something unknown about two trees", why=repr(head))
+        old_mode, new_mode, old, new, status = said.groups()
+        yield _Change(
+            path.decode(),
+            None if status == b"A" else (old_mode, old.decode()),
+            None if status == b"D" else (new_mode, new.decode()),
+        )
+
+
+def _placed(folders: Sequence[Mapping], path: str) -> str | None:
+    for folder in folders:
+        if path.startswith(folder.source):
+            return folder.target + path.removeprefix(folder.source)
+    return None
+
+
+def _package(folders: Sequence[Mapping]) -> str:
+    """Import name: the folder of the tree that keeps its name in site-packages."""
+    for folder in folders:
+        if folder.source == folder.target and folder.source.count("/") == 1:
+            return folder.source.rstrip("/")
+    raise BadInput(
+        "an upstream has no package folder",
+        why="no folder of `overlay` keeps its name",
+        do="add one like {from: vllm/, to: vllm/}",
+    )
+
+
+def _entry(git: Git, folder: Path, change: _Change, path: str) -> Entry:
+    for side in (change.old, change.new):
+        if side is not None and side[0] not in _MODES:
+            raise BadInput(
+                "a series touches something that is no plain file",
+                why=f"{change.path} has git mode {side[0].decode()}",
+                do="patch plain files only",
+            )
+    pin = hashing.sha256_bytes(git.run("cat-file", "blob", change.old[1])) if change.old else None
+    if change.new is None:
+        return Entry(path, "delete", pin, None, 0)
+    return _write(folder, path, git.run("cat-file", "blob", change.new[1]), pin, _MODES[change.new[0]])
+
+
+def _write(folder: Path, path: str, content: bytes, pin: str | None, mode: int) -> Entry:
+    file = folder / "files" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return Entry(path, "replace" if pin else "add", pin, hashing.sha256_bytes(content), mode)
