@@ -17,7 +17,7 @@ from sparkforge.patches.place import Place
 from sparkforge.patches.series import ORDER_FILE, TREE_FILE, Series, applied, commits, load
 from sparkforge.patches.traps import Fault, Trap
 
-PLACEHOLDER = "TODO"
+PLACEHOLDER = "FILL-IN"
 _SUBJECT = re.compile(r"^[^\s:][^:]*: \S")
 _OTHER_FILES = (ORDER_FILE, TREE_FILE, "README.md")
 
@@ -111,7 +111,7 @@ def of_mail(at: Place, mail: Mail) -> list[Fault]:
         found.append(Fault(mail.name, "its subject names no area", f"{mail.subject!r} is not `area: what changes`"))
     if not mail.body.strip():
         found.append(Fault(mail.name, "no intent", "its message has no body that says why"))
-    elif PLACEHOLDER in mail.body or PLACEHOLDER in mail.subject:
+    elif PLACEHOLDER.encode() in mail.message:
         found.append(Fault(mail.name, "no intent", f"its message still says {PLACEHOLDER}"))
     wrong = trailers.faults(mail.trailers)
     found += [Fault(mail.name, "a trailer is wrong", why) for why in wrong]
@@ -203,10 +203,12 @@ def _again(at: Place, series: Series) -> list[Fault]:
     found = []
     for ours, exported in zip(series.patches, fresh, strict=True):
         if ours.name != exported.name:
-            found.append(Fault(ours.name, "not canonical", f"an export names it {exported.name}", "patches.export"))
+            found.append(
+                Fault(ours.name, "not canonical", f"an export names it {exported.name}", "patches.export --refresh")
+            )
         if ours.raw != exported.raw:
             found.append(
-                Fault(ours.name, "not canonical", _difference(ours.raw, exported.raw), "patches.export writes it anew")
+                Fault(ours.name, "not canonical", _difference(ours.raw, exported.raw), "patches.export --refresh")
             )
     return found
 

@@ -24,6 +24,9 @@ from sparkforge.paths import shown
 ORDER_FILE = "series"
 TREE_FILE = "tree"
 
+# Fixed, so that commit ids are; without the @ git takes so small a number for no date at all.
+COMMITTED = {"GIT_COMMITTER_DATE": f"@{EPOCH}"}
+
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*\.patch$")
 _ID = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
 
@@ -168,7 +171,7 @@ def commits(git: Git, base_commit: str, series: Series) -> tuple[Step, ...]:
             "GIT_AUTHOR_NAME": mail.author,
             "GIT_AUTHOR_EMAIL": mail.email,
             "GIT_AUTHOR_DATE": mail.date,
-            "GIT_COMMITTER_DATE": f"@{EPOCH}",  # without the @ git takes a small number for no date at all
+            **COMMITTED,
         }
         parent = git.text("commit-tree", reached, "-p", parent, stdin=mail.message, env=signed)
         steps.append(Step(mail, parent, reached))

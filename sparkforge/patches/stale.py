@@ -109,7 +109,7 @@ def _of_section(name: str, section: Section, lines: Sequence[bytes]) -> list[Fau
                 name,
                 place.trap.value,
                 f"{section.path}, hunk {number} of {len(section.hunks)} says line {hunk.line}{where}",
-                "patches.edit and patches.export refresh it",
+                "patches.edit, then patches.export, refresh it",
             )
         )
     return found

@@ -40,7 +40,7 @@ def test_a_sound_series_is_clean(forge):
     [
         (message(title="no area here"), {"README": b"x\n"}, "its subject names no area"),
         (message(body=""), {"README": b"x\n"}, "no intent"),
-        (message(body="TODO: say why"), {"README": b"x\n"}, "no intent"),
+        (message(body="FILL-IN: say why"), {"README": b"x\n"}, "no intent"),
         (message(tests=["tests/patches/demo/test_gone.py"]), {"README": b"x\n"}, "no test"),
         (message().replace("Pending", "Perhaps"), {"README": b"x\n"}, "a trailer is wrong"),
         (message(depends=["V-09"]), {"README": b"x\n"}, "depends on what is not before it"),
