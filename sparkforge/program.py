@@ -51,7 +51,11 @@ def _usage() -> Iterator[None]:
     try:
         yield
     except ParseError as wrong:
-        hint = "invoke --list" if wrong.context is None else f"invoke --help {wrong.context.name}"
+        hint = (
+            "invoke --list"
+            if wrong.context is None or not wrong.context.name
+            else f"invoke --help {wrong.context.name}"
+        )
         raise Exit(f"error: {wrong}\n  do:  {hint}", code=_USAGE) from wrong
 
 

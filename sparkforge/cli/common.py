@@ -1,0 +1,25 @@
+"""What several tasks share: printing JSON or tables, and opening the stack and the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sparkforge import console
+from sparkforge.recipes import Stack, load_stack
+from sparkforge.store import Store
+
+STACK = "name of a stack in recipes/stacks, or the path of one"
+JSON = "print the result as JSON and nothing else"
+
+
+def opened(stack: str, *, as_json: bool = False) -> tuple[Stack, Store]:
+    """A stack and the store; people's output is kept quiet where JSON was asked for."""
+    console.quiet(on=as_json)
+    return load_stack(stack), Store.open()
+
+
+def put(value: Any) -> None:
+    """JSON on standard output."""
+    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -1,0 +1,102 @@
+"""Tasks on our own kernels."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from sparkforge import console, proc
+from sparkforge.arch import parse_archs
+from sparkforge.cli.common import JSON, put
+from sparkforge.errors import CheckFailed
+from sparkforge.paths import ROOT
+from sparkforge.platforms import Platform
+from sparkforge.store import Store
+
+_ARCH = "architectures, such as 12.1f or 12.1f,9.0"
+_PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
+
+
+@task(help={"arch": _ARCH, "platform": _PLATFORM, "json": JSON})
+def build(_: Context, arch: str = "12.1f", platform: str = "", json: bool = False) -> None:
+    """Compile our kernels into one library, from hashed wheels of the CUDA toolchain."""
+    from sparkforge.kernels import build as kernels  # noqa: PLC0415  a task imports what it runs
+    from sparkforge.kernels.declare import load_kernels  # noqa: PLC0415  as above
+
+    console.quiet(on=json)
+    made = kernels.build(Store.open(), load_kernels(), parse_archs(arch), _platform(platform))
+    console.say(
+        f"{made.library}: {made.library.stat().st_size} bytes for {made.platform.oci}, "
+        + ("nothing to compile" if made.cached else f"{made.cpu_seconds:.1f} CPU s")
+    )
+    if json:
+        put(
+            {
+                "library": str(made.library),
+                "sha256": made.sha256,
+                "archs": [one.text for one in made.archs],
+                "platform": made.platform.oci,
+                "cached": made.cached,
+            }
+        )
+
+
+@task(
+    help={"arch": _ARCH, "platform": _PLATFORM, "library": "audit this file instead of our own library", "json": JSON}
+)
+def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = "", json: bool = False) -> None:
+    """Read the compiled code: ELF machine, architectures, block-scaled MMA, traps."""
+    from sparkforge import toolchain  # noqa: PLC0415  as above
+    from sparkforge.kernels import build as kernels  # noqa: PLC0415  as above
+    from sparkforge.kernels.audit import audit as read  # noqa: PLC0415  as above
+    from sparkforge.kernels.declare import load_kernels  # noqa: PLC0415  as above
+
+    console.quiet(on=json)
+    store, archs, where = Store.open(), parse_archs(arch), _platform(platform)
+    declared = load_kernels()
+    path = Path(library) if library else kernels.build(store, declared, archs, where).library
+    report = read(
+        path,
+        archs=archs,
+        platform=where,
+        kernels={} if library else declared.kernels,
+        inspector=toolchain.inspector(store),
+    )
+    if json:
+        put(report.as_json())
+    else:
+        print("\n".join(_lines(report.as_json()["functions"])))
+    for finding in report.findings:
+        console.say(
+            f"{finding.severity.value}: [{finding.rule}] {finding.says}"
+            + (f"\n  do:  {finding.do}" if finding.do else "")
+        )
+    if not report.passed:
+        raise CheckFailed(f"{path} is not what was asked for")
+    console.say(f"{path}: sound")
+
+
+def _lines(functions: Iterable[dict[str, object]]) -> list[str]:
+    return [
+        f"{one['arch']}  {one['name']}: {one['instructions']} instructions, {one['registers']} registers, "
+        f"{one['shared']} bytes of shared memory, mma {one['mma'] or 'none'}"
+        for one in functions
+    ]
+
+
+@task
+def test(_: Context) -> None:
+    """The kernels' own tests: numerics on the CPU, compiled code with nvcc, values on a GPU where there is one."""
+    done = proc.run(
+        [sys.executable, "-m", "pytest", "kernels/tests", "tests/kernels"], cwd=ROOT, stream=True, accept=()
+    )
+    if done.code:
+        raise CheckFailed("a kernel test failed; see above")
+
+
+def _platform(text: str) -> Platform:
+    return Platform.parse(text) if text else Platform.host()

@@ -1,0 +1,112 @@
+"""Tasks on patch series."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from sparkforge import console
+from sparkforge.cli.common import JSON, STACK, opened, put
+from sparkforge.errors import CheckFailed
+
+_UPSTREAM = "vllm or flashinfer; all where none is named"
+_PATH = "the work tree; build/edit/UPSTREAM where none is named"
+
+
+@task(name="list", help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})
+def list_(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
+    """Every patch: id, title, status, files, lines, tests, and when it can go."""
+    from sparkforge.patches import listing, place  # noqa: PLC0415  a task imports what it runs
+
+    at = place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ())
+    rows = listing.rows(at)
+    if json:
+        put(rows)
+    else:
+        print(console.table(listing.HEAD, [listing.cells(row) for row in rows]))
+
+
+@task(help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})
+def check(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
+    """Everything about the series that can be wrong without running it."""
+    from sparkforge.patches import place  # noqa: PLC0415  as above
+    from sparkforge.patches.check import check as checked  # noqa: PLC0415  as above
+
+    reports = checked(place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ()))
+    if json:
+        put(reports)
+    for report in reports:
+        console.say(f"{report.upstream}: {report.patches} patches, tree {report.tree or 'not reached'}")
+        for fault in report.faults:
+            console.say(
+                f"  {fault.patch}: {fault.what}\n    why: {fault.why}" + (f"\n    do:  {fault.do}" if fault.do else "")
+            )
+    wrong = sum(len(report.faults) for report in reports)
+    if wrong:
+        raise CheckFailed(
+            f"{wrong} faults in the series", do="invoke patches.edit UPSTREAM, then invoke patches.export UPSTREAM"
+        )
+
+
+@task(positional=["upstream"], help={"upstream": "vllm or flashinfer", "path": _PATH, "stack": STACK})
+def edit(_: Context, upstream: str, path: str = "", stack: str = "vllm-0.21") -> None:
+    """A work tree of the pin with one commit a patch."""
+    from sparkforge.patches import place  # noqa: PLC0415  as above
+    from sparkforge.patches.edit import edit as make  # noqa: PLC0415  as above
+
+    made = make(place.place(*opened(stack), name=upstream), Path(path) if path else None)
+    for patch in made.pending:
+        console.warn(f"{patch.name} does not apply and is not in the work tree")
+    print(made.path)
+    console.say("edit and commit there with plain git, then: invoke patches.export " + upstream)
+
+
+@task(
+    positional=["upstream"],
+    help={
+        "upstream": "vllm or flashinfer",
+        "path": _PATH,
+        "allow-loss": "let patches, files and hunks go",
+        "stack": STACK,
+    },
+)
+def export(_: Context, upstream: str, path: str = "", allow_loss: bool = False, stack: str = "vllm-0.21") -> None:
+    """Write a work tree's commits back as the series, in canonical bytes."""
+    from sparkforge.patches import place  # noqa: PLC0415  as above
+    from sparkforge.patches.export import export as write  # noqa: PLC0415  as above
+
+    done = write(place.place(*opened(stack), name=upstream), Path(path) if path else None, allow_loss=allow_loss)
+    for label, names in (("written", done.written), ("removed", done.removed), ("lost", done.lost)):
+        for name in names:
+            console.say(f"{label}: {name}")
+    console.say(f"{len(done.kept)} patches kept their bytes; tree {done.tree}")
+
+
+@task(
+    positional=["upstream"],
+    help={
+        "upstream": "vllm or flashinfer",
+        "id": "such as V-13",
+        "title": "`area: what changes`",
+        "path": _PATH,
+        "stack": STACK,
+    },
+)
+def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: str = "vllm-0.21") -> None:  # noqa: A002  the word of the command line
+    """Commit what is uncommitted in a work tree as a new patch, with a letter to fill in."""
+    from sparkforge.patches import place  # noqa: PLC0415  as above
+    from sparkforge.patches.new import new as begin  # noqa: PLC0415  as above
+
+    put(begin(place.place(*opened(stack), name=upstream), feature=id, title=title, path=Path(path) if path else None))
+
+
+@task(help={"only": "id or file name of one patch", "upstream": _UPSTREAM, "json": JSON, "stack": STACK})
+def prove(_: Context, only: str = "", upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
+    """Each patch's intent test must fail by assertion without the patch, and pass with it."""
+    from sparkforge.patches.prove_env import proven  # noqa: PLC0415  as above
+
+    reports = proven(*opened(stack, as_json=json), only=only, upstream=upstream)
+    if json:
+        put(reports)
