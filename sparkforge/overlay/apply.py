@@ -45,8 +45,8 @@ for words in json.load(sys.stdin):
 class Refused(Exception):  # noqa: N818  the word that users read
     """What, why and what to do, in a line each, and the exit status."""
 
-    def __init__(self, what: str, *, why: str = "", do: str = "", status: int = 1) -> None:
-        super().__init__("\n".join([what, *([f"  why: {why}"] if why else []), *([f"  do:  {do}"] if do else [])]))
+    def __init__(self, what: str, *, why: str, do: str = "", status: int = 1) -> None:
+        super().__init__(f"{what}\n  why: {why}" + (f"\n  do:  {do}" if do else ""))
         self.what, self.why, self.do, self.status = what, why, do, status
 
 
@@ -150,6 +150,10 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
         if one["distribution"] == place.name:
             accepted = one["accepted"]
             full += [_alias(place, said["distribution"], one["alias"])] if one["alias"] else []
+    gone = [entry.path for entry in full if entry.op == "delete"]
+    if place.root != place.site and (gone or (place.info / STATE).exists()):
+        why = f"it cannot delete {', '.join(gone)}" if gone else f"{place.info / STATE} is there: --revert it first"
+        raise Refused("a layer cannot be made", why=why, do="apply in place: no --out")
     wrong = []
     for entry in full:
         found = _pin_content(place, entry.path)
@@ -158,11 +162,9 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
             wrong.append(f"{entry.path}: sha256 {sha}, the pin has {entry.pin_sha256}")
     if wrong:
         more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-        raise Refused(
-            f"{place.name} in {place.site} is not the pin that the overlay was made for",
-            why="\n       ".join(wrong[:_SHOWN] + more),
-            do=f"reinstall the pinned wheel of {place.name}; for a stand-in, accept the file's hash",
-        )
+        why = "\n       ".join(wrong[:_SHOWN] + more)
+        do = f"reinstall the pinned wheel of {place.name}; for a stand-in, accept the file's hash"
+        raise Refused(f"{place.name} in {place.site} is not what the overlay was made for", why=why, do=do)
     return full
 
 
@@ -182,14 +184,10 @@ def _pin_content(place: Place, path: str) -> bytes | None:
     return file.read_bytes() if file.is_file() else None
 
 
-def apply(site: Path, folder: Path, *, out: Path | None = None, dry: bool = False) -> str:
+def apply(site: Path, folder: Path, *, out: Path | None = None) -> str:
     """Lay the overlay in `folder` over the package in `site`; returns one line that says what was done.
 
-    Args:
-        site: a site-packages directory.
-        folder: an overlay: manifest.json and files/.
-        out: write the new files below this directory instead of into `site`: a layer to be copied over it.
-        dry: look at everything that would be looked at and write nothing.
+    With `out`, the new files are written below that directory instead: a layer to be copied over the site.
 
     Raises:
         Refused: nothing was changed.
@@ -198,18 +196,13 @@ def apply(site: Path, folder: Path, *, out: Path | None = None, dry: bool = Fals
     place = find(site, said, out)
     head = f"{said['upstream']}: tree {said['tree'][:12]} over {place.name} {said['release']}"
     with _held(place):
-        if not dry:
-            _recover(place)
+        _recover(place)
         state = place.saved("state.json")
-        if out is not None:
-            _fits_a_layer(place, entries)
         if state is not None:
             _as_left(place, state)
             if state["digest"] == digest:
                 return f"{head}: nothing to do"
-        full = plan(place, said, entries) if place.saved("journal.json") is None else entries
-        if dry:
-            return f"{head}: fits"
+        full = plan(place, said, entries)
         if state is not None:
             _roll_back(place, state)
         try:
@@ -219,6 +212,15 @@ def apply(site: Path, folder: Path, *, out: Path | None = None, dry: bool = Fals
             raise
     counts = [f"{sum(e.op == op for e in full)} {op}d" for op in ("replace", "delete")]
     return f"{head}: {', '.join(counts)}, {sum(e.op == 'add' for e in full)} added"
+
+
+def check(site: Path, folder: Path) -> None:
+    """Refuse what `apply` would refuse, before anything is written; what a killed run left waits for `apply`."""
+    said, _, entries = read_overlay(folder)
+    place = find(site, said)
+    if place.saved("journal.json") is None:
+        _as_left(place, place.saved("state.json") or {"entries": []})
+        plan(place, said, entries)
 
 
 def revert(site: Path) -> list[str]:
@@ -267,19 +269,9 @@ def _as_left(place: Place, state: Mapping[str, Any]) -> None:
         file = place.root / entry["path"]
         found = _sha(file.read_bytes()) if file.is_file() else None
         if found != entry["sha256"]:
-            raise Refused(
-                f"{entry['path']} was changed after the overlay was applied",
-                why=f"{file}: sha256 {found}, the overlay wrote {entry['sha256']}",
-                do=f"keep your edit elsewhere, then reinstall the pinned wheel of {place.name}",
-            )
-
-
-def _fits_a_layer(place: Place, entries: Sequence[Entry]) -> None:
-    if (place.info / STATE).exists():
-        raise Refused("there is an overlay already", why=str(place.info / STATE), do="--revert it first")
-    gone = [entry.path for entry in entries if entry.op == "delete"]
-    if gone:
-        raise Refused("a copied layer cannot delete a file", why=", ".join(gone), do="apply in place: no --out")
+            why = f"{file}: sha256 {found}, the overlay wrote {entry['sha256']}"
+            do = f"keep your edit elsewhere, then reinstall the pinned wheel of {place.name}"
+            raise Refused(f"{entry['path']} was changed after the overlay was applied", why=why, do=do)
 
 
 def _write(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> None:
@@ -337,8 +329,7 @@ def _roll_back(place: Place, state: Mapping[str, Any]) -> None:
             original.replace(file)
     _drop_bytecode(place, [entry["path"] for entry in state["entries"]])
     for folder in sorted(state["made"], reverse=True):
-        if (place.root / folder).is_dir() and not any((place.root / folder).iterdir()):
-            (place.root / folder).rmdir()
+        _drop_if_empty(place.root / folder)
     record = place.root / place.info.name / "RECORD"
     _beside(record).unlink(missing_ok=True)
     if layer:
@@ -378,9 +369,12 @@ def _drop_bytecode(place: Place, sources: Sequence[str]) -> None:
     for source in sources:
         for file in _bytecode(place.root, source):
             file.unlink()
-        cache = (place.root / source).parent / "__pycache__"
-        if cache.is_dir() and not any(cache.iterdir()):
-            cache.rmdir()
+        _drop_if_empty((place.root / source).parent / "__pycache__")
+
+
+def _drop_if_empty(folder: Path) -> None:
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _compile(place: Place, paths: Sequence[str]) -> None:
@@ -421,8 +415,7 @@ def main(words: list[str] | None = None) -> int:
     if said.revert == bool(said.overlay) or (said.revert and said.out):
         parser.error("either --overlay DIR [--out DIR] or --revert")
     try:
-        lines = revert(said.site) if said.revert else [apply(said.site, said.overlay, out=said.out)]
-        print("\n".join(lines))
+        print("\n".join(revert(said.site) if said.revert else [apply(said.site, said.overlay, out=said.out)]))
     except Refused as refused:
         print(refused, file=sys.stderr)
         return refused.status

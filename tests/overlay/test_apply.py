@@ -256,7 +256,7 @@ def test_a_layer_copied_over_the_site_is_the_same_as_in_place(demo):
     assert apply.apply(one, made.path).endswith("nothing to do")
     apply.revert(one)
     assert snapshot(one) == before
-    with pytest.raises(apply.Refused, match="cannot delete"):
+    with pytest.raises(apply.Refused, match="layer cannot be made"):
         apply.apply(one, demo.overlay(CHANGE).path, out=demo.folder / "layer2")
 
 
