@@ -20,6 +20,9 @@ constexpr int kWarps = 4;
 constexpr int kRows = 2;  // to a warp: each x that was loaded and widened is used for two rows
 constexpr unsigned kAllLanes = 0xffffffffu;
 
+// What the register file bears without spills: 64, 80 and 128 registers a thread.
+constexpr int blocks_per_sm(int tokens) { return tokens <= 2 ? 8 : tokens <= 4 ? 6 : 4; }
+
 __device__ __forceinline__ uint32_t word_of(const uint4& block, int index) {
   return index == 0 ? block.x : index == 1 ? block.y : index == 2 ? block.z : block.w;
 }
@@ -29,7 +32,7 @@ __device__ __forceinline__ uint32_t word_of(const uint4& block, int index) {
 // Not in the unnamed namespace: its mangled name would carry a hash that differs from build to build.
 
 template <int kTokens>
-__global__ void __launch_bounds__(kWarp* kWarps)
+__global__ void __launch_bounds__(kWarp* kWarps, blocks_per_sm(kTokens))
     mxfp4_linear_decode_kernel(const uint4* __restrict__ x, const uint4* __restrict__ weight,
                                const uint8_t* __restrict__ scale, const uint16_t* __restrict__ bias,
                                uint16_t* __restrict__ y, int64_t n, int blocks) {

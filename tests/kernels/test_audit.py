@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from sparkforge.arch import Arch, parse_archs
+from sparkforge.errors import CheckFailed
+from sparkforge.kernels.audit import Severity, audit
+from sparkforge.kernels.build import build
+from sparkforge.kernels.declare import load_kernels
+from sparkforge.kernels.sass import Function, read_code
+from sparkforge.platforms import AMD64, ARM64, Platform
+
+pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
+
+
+def errors(report):
+    return sorted({finding.rule for finding in report.findings if finding.severity is Severity.ERROR})
+
+
+def checked(store, tools, declared, built_for, *, asked_for=None, platform=None, **more):
+    built = build(store, declared, parse_archs(built_for), Platform.host())
+    return audit(
+        built.library,
+        archs=parse_archs(asked_for or built_for),
+        platform=platform or Platform.host(),
+        kernels=declared.kernels,
+        inspector=tools,
+        **more,
+    )
+
+
+def test_ours_pass_for_the_product_on_both_hosts(store, tools, platform):
+    declared, archs = load_kernels(), parse_archs("12.1f")
+    built = build(store, declared, archs, platform)
+    report = audit(built.library, archs=archs, platform=platform, kernels=declared.kernels, inspector=tools)
+    assert report.passed
+    assert not report.findings
+    functions = [each for each in report.code.functions if each.is_of("mxfp4_linear_decode_kernel")]
+    assert len(functions) == 8, "one for each number of tokens"
+    assert all(0 < each.registers <= 128 for each in functions)
+    assert report.as_json()["archs"] == ["12.1f"]
+
+
+def test_a_library_without_code_for_the_arch_asked_for(store, tools):
+    report = checked(store, tools, load_kernels(), "12.1f", asked_for="12.1f,9.0")
+    assert errors(report) == ["arch"]
+    with pytest.raises(CheckFailed, match="did not pass") as raised:
+        report.require()
+    assert "9.0" in raised.value.why
+
+
+def test_family_code_is_told_from_plain_code(store, tools):
+    report = checked(store, tools, load_kernels(), "12.1f", asked_for="12.1")
+    assert errors(report) == ["arch"]
+    assert "there is code for: 12.1f" in next(f.says for f in report.findings if f.rule == "arch")
+
+
+@pytest.mark.parametrize("arch", ["12.1f", "12.1a", "12.0f"])
+def test_a_block_scaled_kernel_built_with_a_suffix_holds_its_instruction(store, tools, probe, arch):
+    report = checked(store, tools, probe, arch)
+    assert report.passed, report.findings
+    assert [each.block_scaled for each in report.code.functions] == [1, 1]
+    assert not any(each.traps for each in report.code.functions)
+
+
+def test_built_for_plain_12_1_it_silently_does_not(store, tools, probe):
+    report = checked(store, tools, probe, "12.1")
+    assert errors(report) == ["block-scaled-mma"]
+    assert {f.says.split(":")[0] for f in report.findings if f.rule == "block-scaled-mma"} == {
+        "silent_probe",
+        "trap_probe",
+    }
+    assert next(f.do for f in report.findings if f.rule == "block-scaled-mma") == "--arch 12.1f"
+
+
+def test_a_guard_that_traps_is_reported(store, tools, probe):
+    report = checked(store, tools, probe, "12.1")
+    (trap,) = [finding for finding in report.findings if finding.rule == "trap"]
+    assert trap.severity is Severity.WARNING
+    assert "trap_probe" in trap.says
+
+
+def test_an_older_generation_may_run_the_software_twin(store, tools, probe):
+    assert "block-scaled-mma" not in errors(checked(store, tools, probe, "9.0"))
+
+
+def test_the_wrong_machine(store, tools):
+    other = ARM64 if Platform.host() == AMD64 else AMD64
+    assert errors(checked(store, tools, load_kernels(), "12.1f", platform=other)) == ["elf-machine"]
+
+
+def test_an_entry_or_an_export_that_is_not_there(store, tools, probe):
+    report = checked(store, tools, probe, "12.1f")
+    ours = audit(
+        report.library,
+        archs=parse_archs("12.1f"),
+        platform=Platform.host(),
+        kernels=load_kernels().kernels,
+        inspector=tools,
+    )
+    assert errors(ours) == ["entry", "export"]
+
+
+def test_a_c_library_that_is_too_new(store, tools):
+    assert errors(checked(store, tools, load_kernels(), "12.1f", glibc="2.17")) == ["glibc"]
+    assert checked(store, tools, load_kernels(), "12.1f", glibc="2.36").passed
+
+
+def test_a_library_without_any_device_code(store, tools, tmp_path):
+    library = next(iter(store.root.glob("toolchain/*/tvm_ffi/lib/libtvm_ffi.so")))
+    copy = shutil.copy(library, tmp_path / "host_only.so")
+    assert read_code(copy, tools).archs == ()
+
+
+def test_a_file_that_cuobjdump_cannot_read(tools, tmp_path):
+    broken = tmp_path / "broken.so"
+    broken.write_bytes(b"not a library")
+    with pytest.raises(CheckFailed):
+        read_code(broken, tools)
+
+
+def test_an_entry_is_found_by_its_whole_name():
+    name = "_ZN10sparkforge26mxfp4_linear_decode_kernelILi8EEEvPK5uint4"
+    arch = Arch.parse("12.1f")
+    assert Function(arch, name).is_of("mxfp4_linear_decode_kernel")
+    assert not Function(arch, name).is_of("linear_decode_kernel")
+    assert not Function(arch, name).is_of("mxfp4_linear_decode")
+    assert Function(arch, "plain").is_of("plain")
