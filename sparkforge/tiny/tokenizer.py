@@ -52,9 +52,7 @@ def alphabet() -> list[str]:
 def learn(count: int) -> list[tuple[str, str]]:
     """First `count` merges of byte-level BPE over our sentences, then pairs of tokens until there are enough."""
     letters = alphabet()
-    words = Counter(
-        tuple(letters[byte] for byte in word.encode()) for word in _WORD.findall(" ".join(_PROSE.split()))
-    )
+    words = Counter(tuple(letters[byte] for byte in word.encode()) for word in _WORD.findall(" ".join(_PROSE.split())))
     merges: list[tuple[str, str]] = []
     while len(merges) < count:
         pairs: Counter[tuple[str, str]] = Counter()
@@ -85,7 +83,8 @@ def _join(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
 def _more(merges: list[tuple[str, str]], letters: list[str], count: int) -> list[tuple[str, str]]:
     """`count` merges of any token with any byte that give tokens not there yet: for large vocabularies."""
     known = {left + right for left, right in merges} | set(letters)
-    queue, extra = list(letters), []
+    queue = list(letters)
+    extra: list[tuple[str, str]] = []
     for left in queue:  # grows while it is walked
         for right in letters:
             if len(extra) == count:

@@ -1,0 +1,249 @@
+"""One smoke run: start, wait for the first streamed token, check, stop, remove; then once more as a stranger."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from sparkforge.console import say, table
+from sparkforge.engine.base import Engine
+from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.smoke import checks
+from sparkforge.smoke.checks import Check, Verdict, check
+from sparkforge.smoke.client import Client, NoReply
+from sparkforge.smoke.regret import regret
+from sparkforge.smoke.sites import ImageSite, Server, Site, VenvSite, last_lines
+from sparkforge.store import Store
+from sparkforge.tiny.make import make
+
+_NAME = "smoke"
+_TOKENS = 32
+_STRANGER = "12345:0"  # group 0 is what OpenShift and `--user N:0` give; the number is in no passwd file
+_POLL_SECONDS = 0.5
+_NEWS_SECONDS = 15.0
+
+TINY_FLAGS = (
+    "--dtype=bfloat16",
+    "--max-model-len=1024",
+    "--max-num-seqs=4",
+    # The first forward pass has as many tokens as a batch may have; 256 instead of 2048 saves two slow cores 25 s.
+    "--max-num-batched-tokens=256",
+    "--enforce-eager",
+    # vLLM takes the vocabulary of harmony for granted when it reads model_type gpt_oss, and fetches it from the
+    # network before it serves. Only its chat and responses endpoints ask for the type; the model is chosen by
+    # its architecture, and completions run the same code under either name.
+    '--hf-overrides={"model_type": "gpt_oss_without_harmony"}',
+)
+TINY_GPU_FLAGS = ("--gpu-memory-utilization=0.2",)
+ENV = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",  # GB; without it vLLM's CPU backend takes half of the memory
+}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How long things may take, in seconds.
+
+    Attributes:
+        start: from the start to the first streamed token.
+        silence: of a request, once the server is ready.
+        stop: from SIGTERM to the end.
+    """
+
+    start: float = 1200.0
+    silence: float = 120.0
+    stop: float = 60.0
+
+
+@dataclass(frozen=True)
+class SmokeReport:
+    """What a smoke run found.
+
+    Attributes:
+        subject: image or virtual environment.
+        model: directory of the weights, or `tiny gpt-oss`.
+        checks: in the order in which they ran; a name is followed by `as UID` in the second run.
+        seconds: of the whole run.
+        log: last lines of the server that failed; empty when all passed.
+    """
+
+    subject: str
+    model: str
+    checks: tuple[Check, ...]
+    seconds: float
+    log: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(one.verdict is not Verdict.FAILED for one in self.checks)
+
+    def json(self) -> bytes:
+        """The report for programs."""
+        return msgspec.json.encode({**msgspec.to_builtins(self), "passed": self.passed})
+
+    def table(self) -> str:
+        """The report for people: a line for each check."""
+        rows = [(one.name, one.verdict.value, one.said.partition("\n")[0]) for one in self.checks]
+        return table(("check", "verdict", "what was seen"), rows)
+
+    def demand(self) -> None:
+        """Nothing, or the first failure with the server's last lines.
+
+        Raises:
+            CheckFailed: a check failed.
+        """
+        for one in self.checks:
+            if one.verdict is Verdict.FAILED:
+                raise CheckFailed(f"smoke of {self.subject}: {one.name} failed", why=f"{one.said}\n{self.log}")
+
+
+def smoke(
+    image: str,
+    engine: Engine,
+    *,
+    model: Path | None = None,
+    store: Store | None = None,
+    flags: Sequence[str] = (),
+    gpus: bool = False,
+    bounds: Bounds | None = None,
+) -> SmokeReport:
+    """Start an image, make it speak, check what it says, stop and remove it; then again as uid 12345.
+
+    Args:
+        image: tag or id.
+        engine: that holds it.
+        model: directory of weights; None makes a tiny random gpt-oss and holds its tokens against transformers'.
+        store: where that model is kept; None opens the user's.
+        flags: more words for `vllm serve`.
+        gpus: give the container the GPUs.
+        bounds: how long things may take.
+
+    Raises:
+        BadInput: the model is no directory.
+        SparkforgeError: the engine could not start it. What the server does wrong is in the report.
+    """
+    return look(ImageSite(engine, image, gpus=gpus), model=model, store=store, flags=flags, bounds=bounds)
+
+
+def smoke_venv(
+    venv: Path,
+    *,
+    model: Path | None = None,
+    store: Store | None = None,
+    flags: Sequence[str] = (),
+    bounds: Bounds | None = None,
+) -> SmokeReport:
+    """The same on a virtual environment with vLLM; it runs as the user who calls, so that check is skipped."""
+    return look(VenvSite(venv.absolute()), model=model, store=store, flags=flags, bounds=bounds)
+
+
+def look(
+    site: Site,
+    *,
+    model: Path | None = None,
+    store: Store | None = None,
+    flags: Sequence[str] = (),
+    bounds: Bounds | None = None,
+) -> SmokeReport:
+    """A smoke run at a site; arguments as `smoke` has them."""
+    if model is not None and not model.is_dir():
+        raise BadInput(f"{model} is no directory of weights", do="--model DIRECTORY, or none for a tiny random gpt-oss")
+    begun = time.monotonic()
+    limits = bounds or Bounds()
+    weights = model or make(store or Store.open())
+    words = [f"--served-model-name={_NAME}"]
+    if model is None:
+        words += [*TINY_FLAGS, *(TINY_GPU_FLAGS if isinstance(site, ImageSite) and site.gpus else ())]
+    words += flags
+    run = _Run(site, weights, words, ENV, limits)
+    found, log = run.once(user=None, tiny=model is None)
+    if site.users:
+        more, more_log = run.once(user=_STRANGER, tiny=False)
+        found += [replace(one, name=f"{one.name} as {_STRANGER.partition(':')[0]}") for one in more]
+        log = log or more_log
+    else:
+        found.append(Check("as another user", Verdict.SKIPPED, "a virtual environment serves as its caller"))
+    report = SmokeReport(
+        site.subject,
+        "tiny gpt-oss" if model is None else str(model),
+        tuple(found),
+        time.monotonic() - begun,
+        log,
+    )
+    if not report.passed:
+        say(f"last lines of the server:\n{report.log}")
+    return report
+
+
+@dataclass(frozen=True)
+class _Run:
+    site: Site
+    model: Path
+    flags: Sequence[str]
+    env: Mapping[str, str]
+    bounds: Bounds
+
+    def once(self, *, user: str | None, tiny: bool) -> tuple[list[Check], str]:
+        """Checks of one server from start to end, and the end of its log if one failed."""
+        as_whom = f" as {user}" if user else ""
+        say(f"  starting {self.site.subject}{as_whom}, first token within {self.bounds.start:.0f} s ...")
+        begun = time.monotonic()
+        server = self.site.start(self.model, self.flags, self.env, user=user)
+        try:
+            found = [check("first token", lambda: _first_token(server, begun, self.bounds.start))]
+            _tell(found[-1])
+            if found[0].verdict is Verdict.PASSED:
+                for one in self._spoken(server, tiny=tiny, stranger=user is not None):
+                    found.append(one)
+                    _tell(one)
+            failed = any(one.verdict is Verdict.FAILED for one in found)
+            return found, last_lines(server.logs()) if failed else ""
+        finally:
+            server.remove()
+
+    def _spoken(self, server: Server, *, tiny: bool, stranger: bool) -> list[Check]:
+        client = Client(server.base, _NAME, self.bounds.silence)
+        found = [checks.whole(client, _TOKENS)]
+        if not stranger:
+            found += [checks.streamed(client, _TOKENS), checks.repeated(client, _TOKENS)]
+        if tiny:
+            found.append(regret(client, server.reference, model=server.model))
+        begun = time.monotonic()
+        code = server.stop(grace=self.bounds.stop)
+        seconds = time.monotonic() - begun
+        return [*found, checks.stopped(code, seconds, server.logs(), bound=self.bounds.stop)]
+
+
+def _tell(one: Check) -> None:
+    say(f"    {one.name}: {one.verdict.value}: {one.said}")
+
+
+def _first_token(server: Server, begun: float, bound: float) -> tuple[str, dict[str, float]]:
+    """Ask for a stream until one comes; a server that has ended, or answers with something else, fails."""
+    told = begun
+    while True:
+        left = begun + bound - time.monotonic()
+        if left <= 0:
+            raise CheckFailed(f"no token within {bound:.0f} s of the start")
+        asked = time.monotonic()
+        try:
+            # The first request may compile kernels: it may be silent for as long as the start may take.
+            made = Client(server.base, _NAME, timeout=left).stream(checks.PROMPT, 2)
+        except NoReply as silent:
+            if not server.alive():
+                raise CheckFailed("the server ended before it spoke", why=last_lines(server.logs(), 5)) from silent
+        else:
+            seconds = asked + made.chunks[0] - begun
+            return f"first streamed token {seconds:.1f} s after the start", {"seconds": seconds}
+        if time.monotonic() - told > _NEWS_SECONDS:
+            told = time.monotonic()
+            say(f"    {told - begun:.0f} s: {last_lines(server.logs(), 1)[:160]}")
+        time.sleep(_POLL_SECONDS)
