@@ -20,8 +20,8 @@ constexpr int kWarps = 4;
 constexpr int kRows = 2;  // to a warp: each x that was loaded and widened is used for two rows
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// What the register file bears without spills: 64, 80 and 128 registers a thread.
-constexpr int blocks_per_sm(int tokens) { return tokens <= 2 ? 8 : tokens <= 4 ? 6 : 4; }
+// What the register file bears without spills: 64, 96 and 128 registers a thread on SM121.
+constexpr int blocks_per_sm(int tokens) { return tokens <= 2 ? 8 : tokens <= 4 ? 5 : 4; }
 
 __device__ __forceinline__ uint32_t word_of(const uint4& block, int index) {
   return index == 0 ? block.x : index == 1 ? block.y : index == 2 ? block.z : block.w;
