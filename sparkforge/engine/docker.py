@@ -25,6 +25,8 @@ from sparkforge.platforms import Platform
 from sparkforge.proc import Done, run
 
 _LAYERED = ("ADD", "COPY", "RUN", "WORKDIR")
+_METADATA = ("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "SHELL")
+_METADATA += ("STOPSIGNAL", "USER", "VOLUME")
 _START = "invoke setup  (it starts the daemon), or: systemctl start docker"
 
 
@@ -50,9 +52,7 @@ class Docker:
             return Able(able=False, reason=f"{self.program}: {proof.last_line(refused.why)}")
         server = said.get("Server") or {}
         version = str(server.get("Version", "unknown"))
-        refused_line = proof.attempt(
-            lambda folder: self._do("build", "--no-cache", "--tag", proof.TAG, str(folder))
-        )
+        refused_line = proof.attempt(lambda folder: self._do("build", "--no-cache", "--tag", proof.TAG, str(folder)))
         self._do("image", "rm", "--force", proof.TAG, accept=())
         if refused_line:
             return Able(able=False, reason=f"{self.program}: {refused_line}", version=version)
@@ -86,7 +86,8 @@ class Docker:
         done = self._do("image", "inspect", full_tag(tag), accept=(0, 1), do=_START)
         if done.code:
             if b"No such image" not in done.err:
-                raise CheckFailed(f"docker does not tell about {tag}", why=proof.last_line(done.err.decode()), do=_START)
+                said = proof.last_line(done.err.decode(errors="replace"))
+                raise CheckFailed(f"docker does not tell about {tag}", why=said, do=_START)
             raise no_image(tag, self.name)
         found: list[dict[str, Any]] = json.loads(done.text)
         return found[0]
@@ -111,10 +112,7 @@ class Docker:
         made = [line for line in reversed(history) if _makes_layer(line["CreatedBy"])]
         if len(made) != len(digests):
             return [Layer(digest, "", None) for digest in digests]
-        return [
-            Layer(digest, line["CreatedBy"], int(line["Size"]))
-            for digest, line in zip(digests, made, strict=True)
-        ]
+        return [Layer(digest, line["CreatedBy"], int(line["Size"])) for digest, line in zip(digests, made, strict=True)]
 
     def load(self, archive: Path) -> None:
         """Take in an image archive."""
@@ -126,7 +124,7 @@ class Docker:
         found: list[dict[str, Any]] = json.loads(self._do("image", "inspect", reference).text)
         digests = found[0].get("RepoDigests") or []
         if not digests:
-            raise CheckFailed(f"the registry gave no digest for {reference}", why="an image without one cannot be pinned")
+            raise CheckFailed(f"no digest came with {reference}", why="an image without one cannot be pinned")
         return str(digests[0]).partition("@")[2]
 
     def tag(self, image: str, tag: str) -> None:
@@ -257,8 +255,3 @@ def _makes_layer(created_by: str) -> bool:
         return True
     first = words.split(" ", 1)[0]
     return first in _LAYERED or first not in _METADATA
-
-
-_METADATA = frozenset(
-    "ARG CMD ENTRYPOINT ENV EXPOSE HEALTHCHECK LABEL MAINTAINER ONBUILD SHELL STOPSIGNAL USER VOLUME".split()
-)

@@ -27,7 +27,7 @@ _FILE = b"/mounted/word\0"
 _BASE = 0x400000
 _HEADERS = 64 + 56
 
-# open("/mounted/word", 0, 0); exit(result < 0)
+# Opens the file, then exits with the sign of the result.
 _AMD64 = bytes.fromhex(
     "b802000000"  # mov eax, 2 (open)
     "488d3d12000000"  # lea rdi, [rip + 18], the path behind the code

@@ -1,0 +1,119 @@
+"""The bootstrap base: a Debian root made by mmdebstrap on the building machine, with no account and no registry.
+
+Mirrors, their keys and a proxy are this machine's own, as apt is configured here; on a machine that has no
+Debian of this release configured (Ubuntu, DGX OS), mmdebstrap's own knowledge of Debian serves. What an image
+keeps of them is nothing: a mirror's name is the builder's business. With equal package versions the result is
+equal byte for byte (SOURCE_DATE_EPOCH); which versions those are is the mirror's state, so they are listed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from sparkforge.errors import EnvironmentLacks
+from sparkforge.image.packages import packages
+from sparkforge.platforms import Platform
+from sparkforge.proc import run
+
+SUITE = "bookworm"
+PYTHON = "3.11"
+GLIBC = "2_36"
+EPOCH = "1735689600"  # 2025-01-01: times of files are cut off there, so that they do not differ between builds
+_FIELDS = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)|$(LABEL)"
+# Not needed to run or to compile: manuals, translations, the dump tool of link-time optimization, static Pythons.
+_LEFT_OUT = (
+    "/usr/share/man/*",
+    "/usr/share/info/*",
+    "/usr/share/doc/*",
+    "/usr/share/locale/*",
+    "/usr/bin/*-lto-dump-*",
+    "/usr/lib/python3*/config-*/libpython*.a",
+)
+_KEPT = ("/usr/share/doc/*/copyright",)
+# Run by mmdebstrap in the shell with the root in $1, after the last package.
+_LAST = (
+    (
+        'rm -rf "$1"/etc/apt/sources.list "$1"/etc/apt/sources.list.d/* "$1"/etc/apt/apt.conf.d/99mmdebstrap'
+        ' "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap "$1"/etc/resolv.conf "$1"/etc/hostname'
+        ' "$1"/var/log/*.log "$1"/var/log/apt "$1"/var/cache/ldconfig/aux-cache'
+    ),
+    'echo "vllm:x:2000:0::/home/vllm:/usr/sbin/nologin" >> "$1"/etc/passwd',
+)
+
+
+def make(root: Path, listing: Path, platform: Platform) -> None:
+    """Write the root file system of the bootstrap base.
+
+    Args:
+        root: tar file to write.
+        listing: file to write, `package=version` lines.
+        platform: of its programs; another than this machine's needs user emulation.
+
+    Raises:
+        EnvironmentLacks: mmdebstrap or emulation is missing, or the mirror did not answer.
+    """
+    check_emulation(platform)
+    words = ["mmdebstrap", "--variant=minbase", f"--architectures={platform.debian}", "--format=tar"]
+    words += [f"--include={','.join(packages())}"]
+    words += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
+    words += [f"--dpkgopt=path-include={pattern}" for pattern in _KEPT]
+    words += [f"--aptopt={option}" for option in proxies()]
+    shown = "dpkg-query --admindir=\"$1\"/var/lib/dpkg -W -f '${Package}=${Version}\\n'"
+    words += [f"--customize-hook={shown} > {listing}", *(f"--customize-hook={line}" for line in _LAST)]
+    words += [SUITE, str(root), *mirrors()]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "LC_ALL": "C.UTF-8"}
+    run(words, env=environment, error=EnvironmentLacks, do="apt-get update shows whether the mirror answers")
+
+
+def mirrors() -> list[str]:
+    """Lines of this machine's apt sources for the suite and its updates; none where it is configured for another."""
+    if shutil.which("apt-get") is None:
+        return []
+    done = run(["apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages"], accept=())
+    lines: list[str] = []
+    for line in done.text.splitlines():
+        uri, release, component, key, label = line.split("|")
+        if not label.startswith("Debian") or release.partition("-")[0] != SUITE:
+            continue
+        option = f"[signed-by={key}] " if key.startswith("/") else ""
+        lines.append(f"deb {option}{uri} {release} {component}")
+    # Without the release itself, its updates are no system.
+    return sorted(set(lines)) if any(f" {SUITE} " in line for line in lines) else []
+
+
+def proxies() -> list[str]:
+    """Options of this machine's apt that say how to reach a mirror; they do not stay in the image."""
+    if shutil.which("apt-config") is None:
+        return []
+    done = run(["apt-config", "dump", "Acquire"], accept=())
+    wanted = ("Acquire::http::Proxy ", "Acquire::https::Proxy ", "Acquire::https::CaInfo ")
+    return [line.rstrip(";") for line in done.text.splitlines() if line.startswith(wanted) and '""' not in line]
+
+
+def check_emulation(platform: Platform) -> None:
+    """See that this machine runs programs of a platform.
+
+    Raises:
+        EnvironmentLacks: it does not.
+    """
+    if platform == Platform.host():
+        return
+    if not emulates(platform):
+        raise EnvironmentLacks(
+            f"this machine runs no {platform.oci} programs",
+            why=f"a base for {platform.oci} runs its packages' own install scripts; everything else is cross-built",
+            do=f"invoke setup --platform {platform.oci}",
+        )
+
+
+def emulates(platform: Platform) -> bool:
+    """Whether the kernel hands that platform's programs to an emulator, from inside of a container too."""
+    entry = Path(f"/proc/sys/fs/binfmt_misc/qemu-{platform.machine}")
+    try:
+        said = entry.read_text()
+    except OSError:
+        return False
+    flags = next((line for line in said.splitlines() if line.startswith("flags:")), "")
+    return said.startswith("enabled") and "F" in flags

@@ -1,0 +1,188 @@
+"""The build context: one directory with all that the Dockerfile reads, and a digest for each part of it.
+
+    tools/               uv's wheel, for the building machine
+    runtime/lock.txt     runtime lock of the target, platform and Python, and runtime/wheels/ with its wheels
+    upstream/lock.txt    the pinned upstream wheels by hash, and upstream/wheels/
+    overlay/apply.py     and overlay/<upstream>/ with manifest.json and files/
+    kernels/             what goes into site-packages
+    images/lay, images/run, manifest.json
+
+Wheels are links to the store's files, not copies. A context stands at one place for each image, so that BuildKit
+sends only what differs from the last build; it is assembled beside and renamed into place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.hashing import key_of, sha256_file, sha256_tree
+from sparkforge.paths import IMAGES
+from sparkforge.store import Store, remove
+
+_APPLY = Path(__file__).resolve().parent.parent / "overlay" / "apply.py"
+_WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A verified wheel in the store.
+
+    Attributes:
+        path: the file, under its own name or another.
+        name: its exact file name.
+        sha256: its hash.
+    """
+
+    path: Path
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """An assembled context.
+
+    Attributes:
+        path: the directory.
+        digests: build arguments TOOLS, RUNTIME, UPSTREAM and OVERLAY: what each RUN reads.
+        bytes: size of everything in it.
+    """
+
+    path: Path
+    digests: Mapping[str, str]
+    bytes: int
+
+
+def assemble(
+    store: Store,
+    name: str,
+    *,
+    uv: Wheel,
+    lock: Path,
+    wheels: Sequence[Wheel],
+    upstreams: Sequence[Wheel],
+    overlays: Mapping[str, Path],
+    kernels: Path | None,
+    manifest: Mapping[str, Any],
+) -> Context:
+    """Assemble the context of one image.
+
+    Args:
+        store: contexts stand in its `contexts/`.
+        name: of the image, without its repository: one directory for each.
+        uv: uv's wheel for the building machine.
+        lock: the runtime lock, `name==version --hash=sha256:...` lines.
+        wheels: every wheel that the lock needs on the image's platform.
+        upstreams: the pinned wheels of the upstreams that the target installs.
+        overlays: directory of the overlay of each of those upstreams, by name.
+        kernels: directory to be copied into site-packages; None for none.
+        manifest: content of /opt/sparkforge/manifest.json.
+
+    Raises:
+        BadInput: an upstream's file name is no wheel's.
+        CheckFailed: something named is not there.
+    """
+    if not _plain(name):
+        raise BadInput(f"{name!r} cannot name a build context")
+    with store.lock(f"contexts-{name}"):
+        parent = store.root / "contexts"
+        parent.mkdir(parents=True, exist_ok=True)
+        for left in parent.glob(f".partial-{name}-*"):
+            remove(left)
+        beside = Path(tempfile.mkdtemp(prefix=f".partial-{name}-", dir=parent))
+        beside.chmod(0o755)
+        try:
+            _wheels(beside, uv=uv, lock=lock, wheels=wheels, upstreams=upstreams)
+            _ours(beside, overlays=overlays, kernels=kernels, manifest=manifest)
+            final = parent / name
+            if final.exists():
+                remove(final)
+            beside.rename(final)
+        except BaseException:
+            remove(beside)
+            raise
+    scripts = sha256_tree(IMAGES / "lay")
+    digests = {
+        "TOOLS": key_of(uv.sha256, scripts),
+        "RUNTIME": key_of(sha256_file(lock), sorted(wheel.sha256 for wheel in wheels), uv.sha256, scripts),
+        "UPSTREAM": key_of([wheel.sha256 for wheel in upstreams], uv.sha256, scripts),
+        "OVERLAY": sha256_tree(final / "overlay"),
+    }
+    size = sum(file.stat().st_size for file in final.rglob("*") if file.is_file())
+    return Context(final, {name: digest[:16] for name, digest in digests.items()}, size)
+
+
+def _wheels(folder: Path, *, uv: Wheel, lock: Path, wheels: Sequence[Wheel], upstreams: Sequence[Wheel]) -> None:
+    link_all(folder / "tools", [uv])
+    link_all(folder / "runtime" / "wheels", wheels)
+    shutil.copyfile(lock, folder / "runtime" / "lock.txt")
+    link_all(folder / "upstream" / "wheels", upstreams)
+    (folder / "upstream" / "lock.txt").write_text("".join(_pinned(wheel) for wheel in upstreams))
+
+
+def _ours(folder: Path, *, overlays: Mapping[str, Path], kernels: Path | None, manifest: Mapping[str, Any]) -> None:
+    (folder / "overlay").mkdir()
+    shutil.copyfile(_APPLY, folder / "overlay" / "apply.py")
+    for upstream, overlay in overlays.items():
+        copy_tree(overlay, folder / "overlay" / upstream)
+    (folder / "kernels").mkdir()
+    if kernels is not None:
+        copy_tree(kernels, folder / "kernels")
+    for part in ("lay", "run"):
+        copy_tree(IMAGES / part, folder / "images" / part)
+    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+    (folder / "manifest.json").chmod(0o644)
+
+
+def _plain(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
+
+
+def _pinned(wheel: Wheel) -> str:
+    """The line of a lock that installs one exact wheel."""
+    said = _WHEEL.match(wheel.name)
+    if said is None:
+        raise BadInput(f"{wheel.name} is no wheel's name")
+    return f"{said['name'].replace('_', '-')}=={said['version']} --hash=sha256:{wheel.sha256}\n"
+
+
+def link_all(folder: Path, wheels: Iterable[Wheel]) -> None:
+    """Link wheels into a folder under their own names; copied where the store is on another file system."""
+    folder.mkdir(parents=True)
+    for wheel in wheels:
+        if not wheel.path.is_file():
+            raise CheckFailed(f"{wheel.name} is not in the store", why=str(wheel.path), do="invoke build")
+        try:
+            os.link(wheel.path, folder / wheel.name)
+        except OSError:
+            shutil.copy2(wheel.path, folder / wheel.name)
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a directory with modes that any user of an image can read: 0755 what is executable, else 0644.
+
+    Bytecode stays behind: it depends on who imported what here.
+    """
+    if not source.is_dir():
+        raise CheckFailed("a part of the build context is not there", why=str(source))
+    for folder, folders, names in os.walk(source):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        there = target / Path(folder).relative_to(source)
+        there.mkdir(parents=True, exist_ok=True)
+        there.chmod(0o755)
+        for name in names:
+            file = Path(folder, name)
+            copied = there / name
+            shutil.copyfile(file, copied)
+            status = file.stat()
+            copied.chmod(0o755 if status.st_mode & 0o100 else 0o644)
+            os.utime(copied, ns=(status.st_atime_ns, status.st_mtime_ns))
