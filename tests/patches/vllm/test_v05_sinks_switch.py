@@ -9,7 +9,7 @@ SWITCH = "VLLM_ATTENTION_SINKS"
 
 @pytest.fixture
 def build(one_rank, tiny_gpt_oss, monkeypatch):
-    """A function that builds gpt-oss's real attention block and returns (block, whether the choice of backend was told of sinks)."""
+    """A function that builds gpt-oss's real attention block; also what the choice of backend heard of sinks."""
 
     def make(value: str | None):
         from vllm.config import VllmConfig, set_current_vllm_config

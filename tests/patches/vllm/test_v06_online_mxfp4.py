@@ -9,8 +9,8 @@ import pytest
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
-@pytest.fixture
-def online():
+def module():
+    """The module under test; asked for inside each test, so that its absence is a failure, not an error."""
     name = "vllm.model_executor.layers.quantization.online.mxfp4"
     assert importlib.util.find_spec(name) is not None, "there is no online MXFP4"
     return importlib.import_module(name)
@@ -52,7 +52,8 @@ def hostile_rows():
     return torch.stack(rows).to(torch.bfloat16)
 
 
-def test_every_value_is_the_rules(online):
+def test_every_value_is_the_rules():
+    online = module()
     import torch
 
     weight = hostile_rows()
@@ -66,7 +67,8 @@ def test_every_value_is_the_rules(online):
     assert int(scales.max()) < 255
 
 
-def test_no_nan_from_any_finite_bf16(online):
+def test_no_nan_from_any_finite_bf16():
+    online = module()
     import torch
 
     every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
@@ -81,7 +83,8 @@ def test_no_nan_from_any_finite_bf16(online):
         assert int(scales.max()) < 255
 
 
-def test_what_mxfp4_can_hold_comes_back_exactly(online):
+def test_what_mxfp4_can_hold_comes_back_exactly():
+    online = module()
     import torch
 
     generator = torch.Generator().manual_seed(2)
@@ -94,7 +97,8 @@ def test_what_mxfp4_can_hold_comes_back_exactly(online):
     assert torch.equal(torch.signbit(held), torch.signbit(weight.float()))
 
 
-def test_the_low_nibble_is_the_even_k(online):
+def test_the_low_nibble_is_the_even_k():
+    online = module()
     import torch
 
     weight = torch.zeros(1, 32, dtype=torch.bfloat16)
@@ -104,7 +108,8 @@ def test_the_low_nibble_is_the_even_k(online):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_weight_that_is_not_finite_is_refused(online, bad):
+def test_a_weight_that_is_not_finite_is_refused(bad):
+    online = module()
     import torch
 
     weight = torch.ones(2, 64, dtype=torch.bfloat16)
@@ -113,7 +118,8 @@ def test_a_weight_that_is_not_finite_is_refused(online, bad):
         online.quantize_mxfp4(weight)
 
 
-def test_rows_in_pieces_are_the_rows(online, monkeypatch):
+def test_rows_in_pieces_are_the_rows(monkeypatch):
+    online = module()
     import torch
 
     weight = torch.randn(70, 96).to(torch.bfloat16)
@@ -133,7 +139,8 @@ def test_rows_in_pieces_are_the_rows(online, monkeypatch):
         (128, 96, None),
     ],
 )
-def test_marlin_gets_rows_that_its_tiles_divide(online, n, k, rows):
+def test_marlin_gets_rows_that_its_tiles_divide(n, k, rows):
+    online = module()
     assert online.marlin_rows(n, k) == rows
 
 
@@ -151,7 +158,8 @@ def layer_of(online, n, k, bias):
 
 
 @pytest.mark.parametrize("bias", [False, True])
-def test_without_marlin_the_layer_multiplies_with_the_mxfp4_values(one_rank, online, bias):
+def test_without_marlin_the_layer_multiplies_with_the_mxfp4_values(one_rank, bias):
+    online = module()
     import torch
 
     layer, method = layer_of(online, 48, 64, bias)
@@ -162,7 +170,8 @@ def test_without_marlin_the_layer_multiplies_with_the_mxfp4_values(one_rank, onl
     torch.testing.assert_close(method.apply(layer, x, layer.bias), want, rtol=2**-7, atol=2**-5)
 
 
-def test_a_second_processing_changes_nothing(one_rank, online):
+def test_a_second_processing_changes_nothing(one_rank):
+    online = module()
     import torch
 
     layer, method = layer_of(online, 64, 64, bias=False)
@@ -173,7 +182,8 @@ def test_a_second_processing_changes_nothing(one_rank, online):
     assert torch.equal(method.apply(layer, x), first)
 
 
-def test_a_k_that_marlin_cannot_take_stays_bf16_and_says_so(one_rank, online, said):
+def test_a_k_that_marlin_cannot_take_stays_bf16_and_says_so(one_rank, said):
+    online = module()
     import torch
 
     layer, method = layer_of(online, 48, 96, bias=False)
@@ -184,8 +194,9 @@ def test_a_k_that_marlin_cannot_take_stays_bf16_and_says_so(one_rank, online, sa
     assert [line for line in said if "o_proj stays in BF16" in line]
 
 
-def test_marlin_is_handed_padded_rows_and_the_caller_gets_its_own(capability, online, monkeypatch):
+def test_marlin_is_handed_padded_rows_and_the_caller_gets_its_own(capability, monkeypatch):
     """The kernel itself needs a GPU; here stands one that reads the unpacked layout of what it is handed."""
+    online = module()
     import torch
 
     capability(12, 1)
@@ -196,10 +207,10 @@ def test_marlin_is_handed_padded_rows_and_the_caller_gets_its_own(capability, on
         assert tuple(layer.weight.shape) == (layer.output_size_per_partition, layer.input_size_per_partition // 2)
         layer.workspace = torch.zeros(1)
 
-    def multiply(input, weight, weight_scale, weight_global_scale, workspace, size_n, size_k, bias):
+    def multiply(*, weight, weight_scale, size_n, size_k, bias, **rest):
         seen["size"] = (size_n, size_k)
         full = online.dequantize_mxfp4(weight, weight_scale).to(torch.bfloat16)
-        return torch.nn.functional.linear(input, full, bias)
+        return torch.nn.functional.linear(rest["input"], full, bias)
 
     monkeypatch.setattr(online, "prepare_fp4_layer_for_marlin", prepare)
     monkeypatch.setattr(online, "apply_fp4_marlin_linear", multiply)
