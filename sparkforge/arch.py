@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sparkforge.errors import BadInput
 
-_SM12X = 12
+SM12X = 12
 _SPELLING = re.compile(r"(?P<major>[0-9]{1,2})\.(?P<minor>[0-9])(?P<suffix>[af]?)\Z")
 
 
@@ -68,7 +68,7 @@ class Arch:
     @property
     def block_scaled(self) -> bool:
         """Whether code for this target may hold SM12x block-scaled MMA."""
-        return self.major == _SM12X and bool(self.suffix)
+        return self.major == SM12X and bool(self.suffix)
 
     def gencode(self) -> list[str]:
         """Flags of nvcc for machine code of this target and nothing else."""

@@ -24,8 +24,8 @@ _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
 @task(help={"arch": _ARCH, "platform": _PLATFORM, "json": JSON})
 def build(_: Context, arch: str = "12.1f", platform: str = "", json: bool = False) -> None:
     """Compile our kernels into one library, from hashed wheels of the CUDA toolchain."""
-    from sparkforge.kernels import build as kernels  # noqa: PLC0415  a task imports what it runs
-    from sparkforge.kernels.declare import load_kernels  # noqa: PLC0415  as above
+    from sparkforge.kernels import build as kernels
+    from sparkforge.kernels.declare import load_kernels
 
     console.quiet(on=json)
     made = kernels.build(Store.open(), load_kernels(), parse_archs(arch), _platform(platform))
@@ -50,10 +50,10 @@ def build(_: Context, arch: str = "12.1f", platform: str = "", json: bool = Fals
 )
 def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = "", json: bool = False) -> None:
     """Read the compiled code: ELF machine, architectures, block-scaled MMA, traps."""
-    from sparkforge import toolchain  # noqa: PLC0415  as above
-    from sparkforge.kernels import build as kernels  # noqa: PLC0415  as above
-    from sparkforge.kernels.audit import audit as read  # noqa: PLC0415  as above
-    from sparkforge.kernels.declare import load_kernels  # noqa: PLC0415  as above
+    from sparkforge import toolchain
+    from sparkforge.kernels import build as kernels
+    from sparkforge.kernels.audit import audit as read
+    from sparkforge.kernels.declare import load_kernels
 
     console.quiet(on=json)
     store, archs, where = Store.open(), parse_archs(arch), _platform(platform)

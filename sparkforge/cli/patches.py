@@ -18,7 +18,7 @@ _PATH = "the work tree; build/edit/UPSTREAM where none is named"
 @task(name="list", help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})
 def list_(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
     """Every patch: id, title, status, files, lines, tests, and when it can go."""
-    from sparkforge.patches import listing, place  # noqa: PLC0415  a task imports what it runs
+    from sparkforge.patches import listing, place
 
     at = place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ())
     rows = listing.rows(at)
@@ -31,8 +31,8 @@ def list_(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm
 @task(help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})
 def check(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
     """Everything about the series that can be wrong without running it."""
-    from sparkforge.patches import place  # noqa: PLC0415  as above
-    from sparkforge.patches.check import check as checked  # noqa: PLC0415  as above
+    from sparkforge.patches import place
+    from sparkforge.patches.check import check as checked
 
     reports = checked(place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ()))
     if json:
@@ -53,11 +53,11 @@ def check(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm
 @task(positional=["upstream"], help={"upstream": "vllm or flashinfer", "path": _PATH, "stack": STACK})
 def edit(_: Context, upstream: str, path: str = "", stack: str = "vllm-0.21") -> None:
     """A work tree of the pin with one commit a patch."""
-    from sparkforge.patches import place  # noqa: PLC0415  as above
-    from sparkforge.patches.edit import edit as make  # noqa: PLC0415  as above
+    from sparkforge.patches import place
+    from sparkforge.patches.edit import edit as make
 
     made = make(place.place(*opened(stack), name=upstream), Path(path) if path else None)
-    for patch in made.pending:
+    for patch in made.waiting:
         console.warn(f"{patch.name} does not apply and is not in the work tree")
     print(made.path)
     console.say("edit and commit there with plain git, then: invoke patches.export " + upstream)
@@ -74,8 +74,8 @@ def edit(_: Context, upstream: str, path: str = "", stack: str = "vllm-0.21") ->
 )
 def export(_: Context, upstream: str, path: str = "", allow_loss: bool = False, stack: str = "vllm-0.21") -> None:
     """Write a work tree's commits back as the series, in canonical bytes."""
-    from sparkforge.patches import place  # noqa: PLC0415  as above
-    from sparkforge.patches.export import export as write  # noqa: PLC0415  as above
+    from sparkforge.patches import place
+    from sparkforge.patches.export import export as write
 
     done = write(place.place(*opened(stack), name=upstream), Path(path) if path else None, allow_loss=allow_loss)
     for label, names in (("written", done.written), ("removed", done.removed), ("lost", done.lost)):
@@ -96,8 +96,8 @@ def export(_: Context, upstream: str, path: str = "", allow_loss: bool = False, 
 )
 def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: str = "vllm-0.21") -> None:  # noqa: A002  the word of the command line
     """Commit what is uncommitted in a work tree as a new patch, with a letter to fill in."""
-    from sparkforge.patches import place  # noqa: PLC0415  as above
-    from sparkforge.patches.new import new as begin  # noqa: PLC0415  as above
+    from sparkforge.patches import place
+    from sparkforge.patches.new import new as begin
 
     put(begin(place.place(*opened(stack), name=upstream), feature=id, title=title, path=Path(path) if path else None))
 
@@ -105,7 +105,7 @@ def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: s
 @task(help={"only": "id or file name of one patch", "upstream": _UPSTREAM, "json": JSON, "stack": STACK})
 def prove(_: Context, only: str = "", upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
     """Each patch's intent test must fail by assertion without the patch, and pass with it."""
-    from sparkforge.patches.prove_env import proven  # noqa: PLC0415  as above
+    from sparkforge.patches.prove_env import proven
 
     reports = proven(*opened(stack, as_json=json), only=only, upstream=upstream)
     if json:

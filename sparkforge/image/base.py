@@ -52,7 +52,7 @@ class Base:
         why: why it is this flavor.
     """
 
-    flavor: str
+    flavor: Literal["ngc", "bootstrap"]
     tag: str
     key: str
     name: str

@@ -13,6 +13,7 @@ import msgspec
 from sparkforge import hashing
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.git import Git
+from sparkforge.integrity import seal, sound
 from sparkforge.recipes import Mapping, Upstream
 from sparkforge.store import Store
 
@@ -133,9 +134,8 @@ def compute(
     Raises:
         BadInput: the series makes a symbolic link, a submodule or a file with odd mode in a shipped folder.
     """
-    folders = sorted(upstream.overlay, key=lambda one: len(one.source), reverse=True)
-    parts = msgspec.to_builtins([upstream.package, upstream.release, folders, list(stand_ins)])
-    key = hashing.key_of(_FORMAT, name, parts, pin_tree, tree)
+    folders = _folders(upstream)
+    key = _key(name, upstream, pin_tree, tree, stand_ins)
     if not store.has(KIND, key):
         with store.writing(KIND, key) as folder:
             entries: list[Entry] = []
@@ -162,7 +162,30 @@ def compute(
             )
             raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
             (folder / "manifest.json").write_bytes(raw + b"\n")
+            seal(folder)
     return read(store.path(KIND, key))
+
+
+def known(
+    store: Store, *, name: str, upstream: Upstream, pin_tree: str, tree: str, stand_ins: Sequence[StandIn] = ()
+) -> Overlay | None:
+    """The overlay if the store has it; arguments as `compute` has them.
+
+    Raises:
+        CheckFailed: a file of it is not what was stored.
+    """
+    path = store.path(KIND, _key(name, upstream, pin_tree, tree, stand_ins))
+    return read(path) if sound(path) else None
+
+
+def _folders(upstream: Upstream) -> list[Mapping]:
+    """Mappings, the deepest folder of the tree first."""
+    return sorted(upstream.overlay, key=lambda one: len(one.source), reverse=True)
+
+
+def _key(name: str, upstream: Upstream, pin_tree: str, tree: str, stand_ins: Sequence[StandIn]) -> str:
+    parts = msgspec.to_builtins([upstream.package, upstream.release, _folders(upstream), list(stand_ins)])
+    return hashing.key_of(_FORMAT, name, parts, pin_tree, tree)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,180 @@
+"""The image step: what the image is made from, and the engine's build of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sparkforge import __version__, fetch
+from sparkforge.build import revision
+from sparkforge.build.parts import Upstreams, Wheels
+from sparkforge.build.request import Request
+from sparkforge.console import mib, say
+from sparkforge.engine.base import Engine, Layer, Recipe
+from sparkforge.hashing import key_of, sha256_file
+from sparkforge.image import base as bases
+from sparkforge.image import context, labels
+from sparkforge.image.layers import difference
+from sparkforge.kernels.build import KernelLibrary
+from sparkforge.paths import IMAGES, ROOT
+from sparkforge.platforms import Platform
+from sparkforge.recipes import Stack
+from sparkforge.store import Store
+
+BUILT = f"{labels.OURS}build"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that goes into an image; in a dry run only what is there already.
+
+    Attributes:
+        upstreams: trees and overlays.
+        library: our kernels.
+        wheels: what is installed.
+        base: what it stands on.
+    """
+
+    upstreams: Upstreams
+    library: KernelLibrary | None
+    wheels: Wheels
+    base: bases.Base | None
+
+
+def facts(stack: Stack, request: Request, parts: Parts) -> labels.Facts | None:
+    """What the image says of itself; None where a part is only planned."""
+    if parts.library is None or parts.base is None:
+        return None
+    upstreams = {}
+    overlays = {}
+    for (name, tree), wheel in zip(parts.upstreams.trees.items(), parts.wheels.upstream, strict=True):
+        overlay = parts.upstreams.overlays[name]
+        if tree is None or overlay is None:
+            return None
+        overlays[name] = overlay.digest
+        upstreams[name] = labels.Upstream(
+            release=stack.upstreams[name].release,
+            commit=stack.upstreams[name].commit,
+            tree=tree.id,
+            series=tree.series.sha256,
+            wheel=wheel.file.sha256,
+            package=wheel.package,
+        )
+    checkout = revision.of(ROOT)
+    archs = [arch.text for arch in request.archs]
+    made_from = key_of(
+        "image 1",
+        [request.tag, request.platform.oci, archs],
+        msgspec.to_builtins(upstreams),
+        overlays,
+        parts.library.sha256,
+        parts.wheels.key,
+        [parts.base.key, parts.base.digest],
+        _checkout(),
+    )
+    return labels.Facts(
+        stack=stack.name,
+        target=request.target,
+        platform=request.platform.oci,
+        archs=archs,
+        upstreams=upstreams,
+        kernels=parts.library.sha256,
+        lock=sha256_file(parts.wheels.lock),
+        base=parts.base.flavor,
+        base_name=parts.base.name,
+        base_digest=parts.base.digest,
+        build=made_from[:16],
+        version=__version__,
+        revision=checkout.commit,
+        created=checkout.date,
+        test_only=labels.test_only(request.target, request.platform, request.archs),
+    )
+
+
+def inputs(request: Request, parts: Parts) -> Mapping[str, str | None]:
+    """Hash of each thing that the image reads; says later what changed."""
+    overlays = parts.upstreams.overlays.items()
+    return {
+        **{f"overlay {name}": overlay.digest if overlay else None for name, overlay in overlays},
+        "kernels": parts.library.sha256 if parts.library else None,
+        "wheels": parts.wheels.key,
+        "base": parts.base.digest if parts.base else None,
+        "archs": ",".join(arch.text for arch in request.archs),
+        **{name: key_of(path) for name, path in _checkout().items()},
+    }
+
+
+def _checkout() -> dict[str, Any]:
+    """What of the checkout itself is in every image."""
+    return {
+        "Dockerfile": ROOT / "Dockerfile",
+        "images/lay": IMAGES / "lay",
+        "images/run": IMAGES / "run",
+        "overlay/apply.py": ROOT / "sparkforge" / "overlay" / "apply.py",
+    }
+
+
+def there(engine: Engine, request: Request, wanted: labels.Facts | None) -> str | None:
+    """The image's tag if the engine holds it and it is made from just this."""
+    if wanted is None or not engine.has(request.tag):
+        return None
+    return request.tag if engine.labels(request.tag).get(BUILT) == wanted.build else None
+
+
+def make(engine: Engine, store: Store, stack: Stack, request: Request, *, parts: Parts, said: labels.Facts) -> str:
+    """Assemble the context and build the image; its tag.
+
+    Raises:
+        CheckFailed: the engine's build failed; the image that was there before stays.
+    """
+    assert parts.library is not None  # noqa: S101  there are facts, so there is every part
+    assert parts.base is not None  # noqa: S101  as above
+    wheels, base, host = parts.wheels, parts.base, Platform.host()
+    native = request.platform == host
+    assembled = context.assemble(
+        store,
+        request.tag.rpartition(":")[2],
+        uv=next(_wheel(store, one) for one in wheels.tools.wanted if one.package == "uv"),
+        lock=wheels.lock,
+        wheels=[_wheel(store, one) for one in wheels.runtime.wanted],
+        upstreams=[_wheel(store, one) for one in wheels.upstream],
+        overlays={name: overlay.path for name, overlay in parts.upstreams.overlays.items() if overlay},
+        kernels=parts.library.folder,
+        manifest=labels.manifest(said),
+    )
+    say(f"  context of {mib(assembled.bytes)} in {assembled.path}")
+    args = {
+        **assembled.digests,
+        "BASE": base.tag,
+        "BUILD_BASE": base.tag if native else bases.ensure(engine, store, stack, base.flavor, host).tag,
+        "BUILD_PLATFORM": host.oci,
+        "LAY": "native" if native else "cross",
+        "WHEEL_PLATFORM": request.platform.uv(base.glibc),
+        "TRIPLE": request.platform.triple,
+        "PYTHON": base.python,
+        "BUILD_KEY": said.build,
+        "ARCHS_TORCH": " ".join(arch.torch for arch in request.archs),
+        "ARCHS_FLASHINFER": " ".join(arch.flashinfer for arch in request.archs),
+    }
+    before = engine.layers(request.tag) if engine.has(request.tag) else []
+    words = labels.labels(said)
+    dockerfile = ROOT / "Dockerfile"
+    engine.build(Recipe(assembled.path, dockerfile, request.target, request.tag, request.platform, args, words))
+    _told(before, engine.layers(request.tag))
+    return request.tag
+
+
+def _told(before: list[Layer], after: list[Layer]) -> None:
+    changed = difference(before, after)
+    size = changed.new_bytes
+    say(
+        f"  {len(changed.kept)} of {len(after)} layers kept, {len(changed.new)} new"
+        + (f", {mib(size)}" if size else "")
+    )
+
+
+def _wheel(store: Store, wanted: fetch.Wanted) -> context.Wheel:
+    return context.Wheel(fetch.path_of(store, wanted.file), wanted.file.name, wanted.file.sha256)

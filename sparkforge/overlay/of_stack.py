@@ -1,0 +1,43 @@
+"""Overlays of a stack's upstreams, and the distributions besides the pinned ones on which they may be laid."""
+
+from __future__ import annotations
+
+from sparkforge import trees
+from sparkforge.overlay.compute import Overlay, StandIn, compute
+from sparkforge.recipes import Stack, Upstream
+from sparkforge.store import Store
+
+# vLLM takes the CPU platform where the version of the distribution `vllm` says so (vllm/platforms/__init__.py,
+# `cpu_platform_plugin`), and asks for that version in many places.
+_CPU_LOCAL_VERSION = "+cpu"
+
+
+def stand_ins(upstream: Upstream) -> tuple[StandIn, ...]:
+    """The CPU build, where the upstream has one; no file of a patch may differ in it from the pin."""
+    if upstream.cpu is None:
+        return ()
+    return (StandIn(upstream.cpu.package, upstream.release, f"{upstream.release}{_CPU_LOCAL_VERSION}", {}),)
+
+
+def overlays(store: Store, stack: Stack) -> list[Overlay]:
+    """Overlay of each upstream, from the store or computed.
+
+    Raises:
+        BadInput: a patch holds a trap.
+        CheckFailed: a source is not what is pinned, or a patch does not apply.
+    """
+    found = []
+    for name, upstream in stack.upstreams.items():
+        tree = trees.of(store, stack, name)
+        found.append(
+            compute(
+                store.git(),
+                store,
+                name=name,
+                upstream=upstream,
+                pin_tree=tree.pin.tree,
+                tree=tree.id,
+                stand_ins=stand_ins(upstream),
+            )
+        )
+    return found
