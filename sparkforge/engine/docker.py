@@ -25,7 +25,7 @@ from sparkforge.platforms import Platform
 from sparkforge.proc import Done, run
 
 _LAYERED = ("ADD", "COPY", "RUN", "WORKDIR")
-_METADATA = ("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "SHELL")
+_METADATA: tuple[str, ...] = ("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "SHELL")
 _METADATA += ("STOPSIGNAL", "USER", "VOLUME")
 _START = "invoke setup  (it starts the daemon), or: systemctl start docker"
 

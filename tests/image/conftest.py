@@ -1,0 +1,146 @@
+"""Engines that prove able here, a base, and a small stack of made wheels to build images from."""
+
+import hashlib
+import importlib.util
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from sparkforge.engine.base import Recipe
+from sparkforge.engine.choose import candidates, proven
+from sparkforge.image import base, context
+from sparkforge.paths import ROOT
+from sparkforge.platforms import Platform
+from sparkforge.recipes import load_stack
+from sparkforge.store import Store
+
+_spec = importlib.util.spec_from_file_location("image_wheels", Path(__file__).with_name("wheels.py"))
+wheels = importlib.util.module_from_spec(_spec)
+sys.modules["image_wheels"] = wheels
+_spec.loader.exec_module(wheels)
+
+SERVER = b"""import sys
+def main():
+    print("serving", *sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="session", params=["docker", "buildah"])
+def engine(request):
+    store = Store.open()
+    for one in candidates(request.param):
+        verdict = proven(store, one)
+        if verdict.able:
+            return one
+        print(verdict.reason)
+    pytest.skip(f"no {request.param} that proves able here: invoke setup")
+
+
+@pytest.fixture(scope="session")
+def root_image(engine):
+    """The bootstrap base, from the user's own store: making one takes most of a minute."""
+    return base.ensure(engine, Store.open(), load_stack(), "bootstrap", Platform.host())
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A stack in miniature: what a real context is assembled from."""
+
+    folder: Path
+    store: Store
+    uv: context.Wheel
+    runtime: tuple[context.Wheel, ...]
+    upstream: tuple[context.Wheel, ...]
+    platform: Platform
+
+    @property
+    def lock(self) -> Path:
+        file = self.folder / "lock.txt"
+        file.write_text("".join(f"{w.name.split('-')[0]}==1.0 --hash=sha256:{w.sha256}\n" for w in self.runtime))
+        return file
+
+    def overlay(self, word: str) -> Path:
+        """An overlay that replaces the upstream's one module, as a patch of one line would."""
+        pin, new = module("pin"), module(word)
+        folder = self.folder / "overlay" / word
+        tree = b"0123456789abcdef\n"
+        entries = [
+            entry("vllm/__init__.py", "replace", hashlib.sha256(pin).hexdigest(), new),
+            entry("vllm/sparkforge_tree.txt", "add", None, tree),
+        ]
+        for path, content in (("vllm/__init__.py", new), ("vllm/sparkforge_tree.txt", tree)):
+            (folder / "files" / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "files" / path).write_bytes(content)
+        said = {"format": 1, "upstream": "vllm", "distribution": "vllm", "package": "vllm", "release": "1.0"}
+        said |= {"pin_tree": "0" * 40, "tree": "1" * 40, "entries": entries, "not_shipped": [], "stand_ins": []}
+        (folder / "manifest.json").write_text(json.dumps(said))
+        return folder
+
+    def kernels(self) -> Path:
+        folder = self.folder / "kernels" / "sparkforge_kernels"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").write_text("LIBRARY = 'none'\n")
+        folder.chmod(0o700)
+        return folder.parent
+
+    def assemble(self, word: str) -> context.Context:
+        return context.assemble(
+            self.store,
+            "demo",
+            uv=self.uv,
+            lock=self.lock,
+            wheels=self.runtime,
+            upstreams=self.upstream,
+            overlays={"vllm": self.overlay(word)},
+            kernels=self.kernels(),
+            manifest={"stack": "demo", "target": "serve", "platform": self.platform.oci, "archs": ["12.1f"]},
+        )
+
+    def recipe(self, word: str, on: base.Base, tag: str, *, target="serve", build_base=None) -> Recipe:
+        made = self.assemble(word)
+        args = arguments(made, on, self.platform, build_base=build_base)
+        return Recipe(
+            made.path, ROOT / "Dockerfile", target, tag, self.platform, args, {"dev.sparkforge.stack": "demo"}
+        )
+
+    def on(self, platform: Platform) -> "Demo":
+        return replace(self, platform=platform)
+
+
+def arguments(made, on, platform, *, build_base=None):
+    from sparkforge.image.build import arguments as real  # noqa: PLC0415  what is under test
+
+    return real(made, on, platform, archs=(), build="0123456789ab", build_base=build_base)
+
+
+def module(word: str) -> bytes:
+    return b"WORD = %r\n" % word + SERVER
+
+
+def entry(path, op, pin, content):
+    return {"path": path, "op": op, "pin_sha256": pin, "sha256": hashlib.sha256(content).hexdigest(), "mode": 0o644}
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    runtime = (
+        wheels.make(folder, "demo_runtime", "1.0", {"demo_runtime/__init__.py": b"NUMBER = 7\n"}),
+        wheels.make(
+            folder,
+            "demo_cuda",
+            "1.0",
+            {
+                "nvidia/cu13/bin/nvcc": b"#!/bin/sh\necho nvcc here\n",
+                "nvidia/cu13/include/cuda.h": b"\n",
+                "nvidia/cu13/nvvm/bin/cicc": b"\n",
+                "nvidia/cu13/lib/libcudart.so.13": b"\n",
+            },
+        ),
+    )
+    vllm = wheels.make(folder, "vllm", "1.0", {"vllm/__init__.py": module("pin")}, scripts=["vllm = vllm:main"])
+    store = Store.open(folder / "store")
+    return Demo(folder, store, wheels.uv(folder), runtime, (vllm,), Platform.host())
