@@ -42,8 +42,8 @@ FROM ${BASE} AS runtime-native
 ARG WHEEL_PLATFORM
 ARG TRIPLE
 ARG RUNTIME
-RUN --mount=type=bind,source=runtime,target=/mnt --mount=type=bind,from=lay,source=/opt/lay,target=/opt/lay \
-    echo "runtime ${RUNTIME}" && python3 /opt/lay/install.py runtime \
+RUN --mount=type=bind,source=runtime,target=/mnt --mount=type=bind,from=lay,source=/opt/lay,target=/srv \
+    echo "runtime ${RUNTIME}" && python3 /srv/install.py runtime \
     --wheels /mnt/wheels --lock /mnt/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
 
 FROM ${BASE} AS runtime-cross
@@ -63,6 +63,7 @@ ARG PYTHON
 ARG OVERLAY
 RUN --mount=type=bind,source=overlay,target=/mnt \
     echo "overlay ${OVERLAY}" && mkdir -p /opt/overlay && for one in /mnt/*/; do \
+    [ -d "$one" ] || continue; \
     python3 /mnt/apply.py --overlay "$one" --site /opt/venv/lib/python${PYTHON}/site-packages --out /opt/overlay \
     || exit 1; done
 

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 
 VENV = Path("/opt/venv")
-UV = Path("/opt/lay/uv")
+UV = Path(__file__).resolve().parent / "uv"
 CUDA = Path("/opt/sparkforge/cuda")
 PYTHON = "/usr/bin/python3"
 
@@ -27,7 +27,6 @@ def tools(folder: Path) -> None:
     (wheel,) = folder.glob("uv-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".data/scripts/uv"))
-        UV.parent.mkdir(parents=True, exist_ok=True)
         UV.write_bytes(archive.read(name))
     UV.chmod(0o755)
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from sparkforge.errors import CheckFailed
 from sparkforge.platforms import Platform
-from sparkforge.proc import Done
+from sparkforge.proc import Done, run
 
 PREFIX = "localhost/"
 
@@ -212,6 +212,24 @@ class Engine(Protocol):
 
     def untag(self, tag: str) -> None:
         """Remove a name, and the image with its last one. A name that is not there is no error."""
+
+
+def streamed(words: Sequence[str], *, name: str, env: Mapping[str, str] | None = None) -> None:
+    """Run a build with its lines before the user's eyes, on standard error: standard output is for results.
+
+    Raises:
+        CheckFailed: the build failed.
+    """
+    done = run(["sh", "-c", 'exec "$@" >&2', "sh", *words], env=env, stream=True, accept=())
+    if done.code:
+        raise CheckFailed(
+            f"{name} could not build the image",
+            why=f"it ended with status {done.code}; its own words stand above",
+            do=f"to see the command: SPARKFORGE_TRACE=1; to try another engine: --engine {OTHER[name]}",
+        )
+
+
+OTHER = {"docker": "buildah", "buildah": "docker"}
 
 
 def no_image(tag: str, engine: str) -> CheckFailed:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkforge.engine import proof
-from sparkforge.engine.base import Able, Launch, Layer, Recipe, full_tag, no_image
+from sparkforge.engine.base import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
 from sparkforge.errors import CheckFailed, EnvironmentLacks, SparkforgeError
 from sparkforge.platforms import Platform
 from sparkforge.proc import Done, run
@@ -79,8 +79,7 @@ class Buildah:
             words += ["--build-arg", f"{name}={value}"]
         for name, value in sorted(recipe.labels.items()):
             words += ["--label", f"{name}={value}"]
-        to_stderr = ["sh", "-c", 'exec "$@" >&2', "sh"]
-        run([*to_stderr, *words, str(recipe.context)], stream=True, error=CheckFailed)
+        streamed([*words, str(recipe.context)], name=self.name)
         return self.image_id(tag)
 
     def has(self, tag: str) -> bool:

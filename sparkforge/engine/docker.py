@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from sparkforge.engine import proof
-from sparkforge.engine.base import Able, Launch, Layer, Recipe, full_tag, no_image
+from sparkforge.engine.base import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
 from sparkforge.errors import CheckFailed, SparkforgeError
 from sparkforge.platforms import Platform
 from sparkforge.proc import Done, run
 
 _LAYERED = ("ADD", "COPY", "RUN", "WORKDIR")
-_METADATA: tuple[str, ...] = ("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "SHELL")
-_METADATA += ("STOPSIGNAL", "USER", "VOLUME")
+_METADATA = (
+    *("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "SHELL"),
+    *("STOPSIGNAL", "USER", "VOLUME"),
+)
 _START = "invoke setup  (it starts the daemon), or: systemctl start docker"
 
 
@@ -73,9 +75,7 @@ class Docker:
             words += ["--build-arg", f"{name}={value}"]
         for name, value in sorted(recipe.labels.items()):
             words += ["--label", f"{name}={value}"]
-        # The id goes to standard output, which is kept for results: both streams go to standard error.
-        to_stderr = ["sh", "-c", 'exec "$@" >&2', "sh"]
-        run([*to_stderr, *words, str(recipe.context)], env=_environment(), stream=True, error=CheckFailed)
+        streamed([*words, str(recipe.context)], name=self.name, env=_environment())
         return self.image_id(tag)
 
     def has(self, tag: str) -> bool:
