@@ -21,8 +21,14 @@ def load_module(name, path):
 
 
 @pytest.fixture(scope="session")
-def reference():
-    return load_module("mxfp4_reference", KERNELS / "tests" / "mxfp4_reference.py")
+def load():
+    """A module of this folder by its name; the tests are imported without a package around them."""
+    return lambda name: load_module(name, KERNELS / "tests" / f"{name}.py")
+
+
+@pytest.fixture(scope="session")
+def reference(load):
+    return load("mxfp4_reference")
 
 
 def build_host(folder, *flags):
