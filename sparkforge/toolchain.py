@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from sparkforge.errors import CheckFailed, EnvironmentLacks
+from sparkforge.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.fetch import Wanted, fetch_all
 from sparkforge.hashing import key_of
 from sparkforge.paths import RECIPES, shown
@@ -107,7 +107,31 @@ def recipe() -> Recipe:
     Raises:
         BadInput: the recipe is not valid.
     """
-    return load(RECIPE, Recipe)
+    return load_recipe(RECIPE)
+
+
+def load_recipe(path: Path) -> Recipe:
+    """A toolchain recipe whose compiler and TVM-FFI are of the versions that it names.
+
+    Raises:
+        BadInput: not valid, or a wheel is of another version; names the key.
+    """
+    read = load(path, Recipe)
+    for section, package, version in (
+        ("compiler", "nvidia-cuda-nvcc", read.nvcc),
+        ("compiler", "nvidia-nvvm", read.nvcc),
+        ("compiler", "nvidia-cuda-crt", read.nvcc),
+        ("target", "nvidia-cuda-crt", read.nvcc),  # its headers check the compiler's version
+        ("target", "apache-tvm-ffi", read.tvm_ffi),
+    ):
+        for platform, wheels in getattr(read, section).items():
+            names = [wheel.name for wheel in wheels if wheel.package == package]
+            if len(names) != 1 or f"-{version}-" not in names[0]:
+                raise BadInput(
+                    f"{shown(path)} is not a valid recipe",
+                    why=f"{section}.{platform}: wanted one wheel of {package} {version}, found {names}",
+                )
+    return read
 
 
 def choose(target: Platform, *, host: Platform | None = None) -> Toolchain:
