@@ -1,0 +1,1 @@
+"""What locks are made from, and what an environment made from one must say of itself."""
