@@ -7,7 +7,8 @@
 # kernels, overlay, entrypoint. Nothing there runs a program of the image unless it is the machine's own platform.
 #
 # Every RUN names the digest of what it mounts: buildah 1.28 reuses a RUN although its mounted files changed, and only
-# an argument that the command uses tells it.
+# an argument that the command uses tells it. They mount below /run: buildah removes a mount point afterwards, also one
+# that was there before.
 
 ARG BASE=scratch
 ARG BUILD_BASE=scratch
@@ -26,25 +27,25 @@ RUN apt-get update \
 FROM --platform=${BUILD_PLATFORM} ${BUILD_BASE} AS lay
 COPY images/lay /opt/lay
 ARG TOOLS
-RUN --mount=type=bind,source=tools,target=/mnt \
-    echo "tools ${TOOLS}" && python3 /opt/lay/install.py tools /mnt \
+RUN --mount=type=bind,source=tools,target=/run/lay \
+    echo "tools ${TOOLS}" && python3 /opt/lay/install.py tools /run/lay \
  && install -d -m 0775 -o 2000 -g 0 /opt/lay/home/vllm /opt/lay/home/vllm/.cache
 
 FROM lay AS lay-runtime
 ARG WHEEL_PLATFORM
 ARG TRIPLE
 ARG RUNTIME
-RUN --mount=type=bind,source=runtime,target=/mnt \
+RUN --mount=type=bind,source=runtime,target=/run/lay \
     echo "runtime ${RUNTIME}" && python3 /opt/lay/install.py runtime \
-    --wheels /mnt/wheels --lock /mnt/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
+    --wheels /run/lay/wheels --lock /run/lay/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
 
 FROM ${BASE} AS runtime-native
 ARG WHEEL_PLATFORM
 ARG TRIPLE
 ARG RUNTIME
-RUN --mount=type=bind,source=runtime,target=/mnt --mount=type=bind,from=lay,source=/opt/lay,target=/srv \
-    echo "runtime ${RUNTIME}" && python3 /srv/install.py runtime \
-    --wheels /mnt/wheels --lock /mnt/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
+RUN --mount=type=bind,source=runtime,target=/run/lay --mount=type=bind,from=lay,source=/opt/lay,target=/run/scripts \
+    echo "runtime ${RUNTIME}" && python3 /run/scripts/install.py runtime \
+    --wheels /run/lay/wheels --lock /run/lay/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
 
 FROM ${BASE} AS runtime-cross
 COPY --from=lay-runtime /opt/venv /opt/venv
@@ -54,17 +55,17 @@ FROM lay AS lay-upstream
 ARG WHEEL_PLATFORM
 ARG TRIPLE
 ARG UPSTREAM
-RUN --mount=type=bind,source=upstream,target=/mnt \
+RUN --mount=type=bind,source=upstream,target=/run/lay \
     echo "upstream ${UPSTREAM}" && python3 /opt/lay/install.py upstream \
-    --wheels /mnt/wheels --lock /mnt/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
+    --wheels /run/lay/wheels --lock /run/lay/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
 
 FROM lay-upstream AS lay-overlay
 ARG PYTHON
 ARG OVERLAY
-RUN --mount=type=bind,source=overlay,target=/mnt \
-    echo "overlay ${OVERLAY}" && mkdir -p /opt/overlay && for one in /mnt/*/; do \
+RUN --mount=type=bind,source=overlay,target=/run/lay \
+    echo "overlay ${OVERLAY}" && mkdir -p /opt/overlay && for one in /run/lay/*/; do \
     [ -d "$one" ] || continue; \
-    python3 /mnt/apply.py --overlay "$one" --site /opt/venv/lib/python${PYTHON}/site-packages --out /opt/overlay \
+    python3 /run/lay/apply.py --overlay "$one" --site /opt/venv/lib/python${PYTHON}/site-packages --out /opt/overlay \
     || exit 1; done
 
 FROM runtime-${LAY} AS image

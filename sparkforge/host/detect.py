@@ -1,0 +1,155 @@
+"""What this machine is and has, as one value: read from files and programs, changed by nothing."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkforge.engine.base import Engine
+from sparkforge.engine.choose import candidates, proven
+from sparkforge.image.bootstrap import emulates
+from sparkforge.platforms import AMD64, ARM64, Platform
+from sparkforge.proc import run
+from sparkforge.store import Store
+
+OS_RELEASE = Path("/etc/os-release")
+DGX_RELEASE = Path("/etc/dgx-release")
+DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
+_LOOKED_FOR = (
+    *("git", "g++", "aarch64-linux-gnu-g++", "x86_64-linux-gnu-g++", "mmdebstrap", "arch-test", "gpg"),
+    *("docker", "dockerd", "buildah", "qemu-aarch64-static", "qemu-x86_64-static", "sudo", "apt-get", "iptables"),
+)
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A Linux distribution, as its own files say it.
+
+    Attributes:
+        id: debian, ubuntu, ...
+        version: VERSION_ID, 12 or 24.04.
+        name: for people.
+        dgx: version of DGX OS, which is Ubuntu with NVIDIA's packages; "" elsewhere.
+    """
+
+    id: str
+    version: str
+    name: str
+    dgx: str = ""
+
+    @property
+    def supported(self) -> bool:
+        """Whether setup knows its packages."""
+        return (self.id, self.version) in {("debian", "12"), ("ubuntu", "24.04")}
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine.
+
+    Attributes:
+        distribution: what it runs.
+        platform: what it is.
+        root: whether we may change it.
+        systemd: whether systemd runs it.
+        programs: those of the programs that we look for that are there.
+        files: those of the files that we look for that are there.
+        able: engines that prove able, in words.
+        refused: engines that do not, each with its reason.
+        daemon: whether a Docker daemon answers us.
+        candidates: packages that apt could install now.
+        emulated: platforms whose programs run here by emulation.
+    """
+
+    distribution: Distribution
+    platform: Platform
+    root: bool
+    systemd: bool
+    programs: frozenset[str]
+    files: frozenset[str]
+    able: tuple[str, ...]
+    refused: tuple[str, ...]
+    daemon: bool
+    candidates: frozenset[str]
+    emulated: frozenset[Platform]
+
+
+def distribution(os_release: Path = OS_RELEASE, dgx_release: Path = DGX_RELEASE) -> Distribution:
+    """Distribution from its files; DGX OS writes a file of its own beside Ubuntu's."""
+    said = read_assignments(os_release)
+    dgx = read_assignments(dgx_release)
+    version = dgx.get("DGX_OTA_VERSION") or dgx.get("DGX_SWBUILD_VERSION") or ("unknown" if dgx else "")
+    name = said.get("PRETTY_NAME", "a Linux without /etc/os-release")
+    if dgx:
+        name = f"DGX OS {version} ({name})"
+    return Distribution(said.get("ID", ""), said.get("VERSION_ID", ""), name, version)
+
+
+def read_assignments(path: Path) -> dict[str, str]:
+    """KEY="value" lines of a file (os-release(5)); empty where there is no such file."""
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    found: dict[str, str] = {}
+    for line in lines:
+        key, equals, value = line.strip().partition("=")
+        if equals and not key.startswith("#"):
+            try:
+                words = shlex.split(value)
+            except ValueError:
+                words = [value]
+            found[key] = words[0] if words else ""
+    return found
+
+
+def detect(store: Store, packages: Iterable[str] = ()) -> Host:
+    """This machine as it is now.
+
+    Args:
+        store: verdicts on engines are kept there.
+        packages: names to ask apt about.
+    """
+    able: list[str] = []
+    refused: list[str] = []
+    for engine in candidates():
+        verdict = proven(store, engine)
+        (able if verdict.able else refused).append(verdict.reason)
+    there = frozenset(name for name in _LOOKED_FOR if shutil.which(name, path=_path()))
+    return Host(
+        distribution=distribution(),
+        platform=Platform.host(),
+        root=os.geteuid() == 0,
+        systemd=Path("/run/systemd/system").is_dir(),
+        programs=there,
+        files=frozenset(name for name in (DEBIAN_KEYS,) if Path(name).exists()),
+        able=tuple(able),
+        refused=tuple(refused),
+        daemon=any(_answers(engine) for engine in candidates("docker")),
+        candidates=installable(packages) if "apt-get" in there else frozenset(),
+        emulated=frozenset(one for one in (AMD64, ARM64) if emulates(one)),
+    )
+
+
+def installable(packages: Iterable[str]) -> frozenset[str]:
+    """Those of the packages that apt has a candidate for, by the lists that it has now."""
+    found = set()
+    for package in packages:
+        done = run(["apt-cache", "policy", package], accept=())
+        lines = [line.split() for line in done.text.splitlines()]
+        if any(len(words) > 1 and words[0] == "Candidate:" and words[1] != "(none)" for words in lines):
+            found.add(package)
+    return frozenset(found)
+
+
+def _path() -> str:
+    """PATH with the folders of the administrator's programs, which a user's own may lack."""
+    return os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+
+
+def _answers(engine: Engine) -> bool:
+    return run([engine.program, "version"], accept=()).code == 0

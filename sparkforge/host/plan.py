@@ -1,0 +1,144 @@
+"""What setup would do on a machine, and why: a list of actions, made from a value, so that it can be read first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkforge.errors import EnvironmentLacks
+from sparkforge.host.detect import DEBIAN_KEYS, Host
+from sparkforge.platforms import AMD64, Platform
+
+Command = tuple[str, ...]
+
+_BINFMT = "/proc/sys/fs/binfmt_misc"
+# In braces, because `a || b &` would put both in the background, and the shell with them.
+_DOCKERD = "{ setsid dockerd >/var/log/sparkforge-dockerd.log 2>&1 </dev/null & }"
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing to do.
+
+    Attributes:
+        title: what it does.
+        why: what is missing.
+        commands: what is run, in order; each as words.
+        packages: packages that it installs; empty for other actions.
+        waits: whether a Docker daemon must answer afterwards.
+    """
+
+    title: str
+    why: str
+    commands: tuple[Command, ...]
+    packages: tuple[str, ...] = ()
+    waits: bool = False
+
+
+def wanted(host: Host, platform: Platform) -> dict[str, str]:
+    """Packages that the machine lacks for building images for a platform, each with the reason."""
+    programs = _programs(host, platform)
+    lacks = {package: why for package, (program, why) in programs.items() if program not in host.programs}
+    if host.distribution.id != "debian" and DEBIAN_KEYS not in host.files:
+        lacks["debian-archive-keyring"] = "signs the packages of the bootstrap base"
+    if host.able:
+        return lacks
+    if "dockerd" not in host.programs:
+        lacks |= _docker(host)
+    elif host.daemon and "buildah" not in host.programs:
+        # A Docker that answers and still cannot build is not ours to repair; the other engine needs no daemon.
+        lacks["buildah"] = "builds where Docker cannot: " + "; ".join(host.refused)
+    return lacks
+
+
+def _programs(host: Host, platform: Platform) -> dict[str, tuple[str, str]]:
+    """Package to the program that shows it is there, and why it is wanted."""
+    found = {
+        "git": ("git", "patch series are applied by git"),
+        "g++": ("g++", "host compiler of nvcc"),
+        "mmdebstrap": ("mmdebstrap", "makes the bootstrap base"),
+    }
+    if host.platform == AMD64:  # the product is arm64: a machine of another kind compiles its kernels for it
+        found["g++-aarch64-linux-gnu"] = ("aarch64-linux-gnu-g++", "host compiler for kernels for linux/arm64")
+    if host.distribution.id != "debian":
+        found["gpg"] = ("gpg", "tells mmdebstrap which key signs the bootstrap base")
+    if platform != host.platform:
+        found["arch-test"] = ("arch-test", f"mmdebstrap asks it whether {platform.oci} programs run here")
+        program = f"qemu-{platform.machine}-static"
+        found["qemu-user-static"] = (program, f"runs the install scripts of a {platform.oci} base")
+    return found
+
+
+def _docker(host: Host) -> dict[str, str]:
+    why = "no container engine: " + ("; ".join(host.refused) or "none is installed")
+    # From Docker 23 on the client builds through a plugin that Ubuntu packages by itself.
+    more = {"docker-buildx": "the build plugin of this Docker"} if host.distribution.id == "ubuntu" else {}
+    return {"docker.io": why, **more}
+
+
+def plan(host: Host, platform: Platform, *, fallback: bool = False) -> list[Action]:
+    """What is to be done to build images for a platform on a machine; nothing where nothing is missing.
+
+    Args:
+        host: the machine as it is.
+        platform: of the images.
+        fallback: Docker was set up and does not work: take buildah.
+
+    Raises:
+        EnvironmentLacks: a distribution whose packages are not known; names what to install by hand.
+    """
+    lacks = wanted(host, platform)
+    if fallback and not host.able:
+        for name in ("docker.io", "docker-buildx"):
+            lacks.pop(name, None)
+        if "buildah" not in host.programs:
+            lacks["buildah"] = "builds without a daemon; Docker does not: " + "; ".join(host.refused)
+    actions: list[Action] = []
+    if lacks:
+        if not host.distribution.supported:
+            raise EnvironmentLacks(
+                f"setup does not know the packages of {host.distribution.name}",
+                why="missing: " + "; ".join(f"{name} ({why})" for name, why in lacks.items()),
+                do="install these by hand, then run it again: Debian 12, Ubuntu 24.04 and DGX OS are known",
+            )
+        actions += _install(host, lacks)
+    if not host.able and not fallback and not host.daemon and ("dockerd" in host.programs or "docker.io" in lacks):
+        actions.append(_start(host))
+    if platform != host.platform and platform not in host.emulated:
+        actions.append(_emulate(platform))
+    return actions
+
+
+def _install(host: Host, lacks: dict[str, str]) -> list[Action]:
+    names = tuple(sorted(lacks))
+    commands: list[Command] = []
+    unknown = [name for name in names if name not in host.candidates]
+    if unknown:
+        commands.append(("apt-get", "update"))
+    commands.append(("apt-get", "install", "--yes", "--no-install-recommends", *names))
+    why = "; ".join(f"{name}: {lacks[name]}" for name in names)
+    return [Action(f"install {' '.join(names)}", why, tuple(commands), packages=names)]
+
+
+def _start(host: Host) -> Action:
+    why = "no Docker daemon answers"
+    if host.systemd:
+        return Action("start the Docker daemon", why, (("systemctl", "enable", "--now", "docker"),), waits=True)
+    # Without systemd nothing starts a service for good; its init script may fail where limits cannot be raised.
+    start = f"service docker start || {_DOCKERD}"
+    return Action(
+        "start the Docker daemon for now: there is no systemd to start it again after a reboot",
+        why,
+        (("sh", "-c", start),),
+        waits=True,
+    )
+
+
+def _emulate(platform: Platform) -> Action:
+    mount = f"test -e {_BINFMT}/register || mount -t binfmt_misc none {_BINFMT}"
+    name = f"qemu-{platform.machine}"
+    register = f"/usr/lib/systemd/systemd-binfmt {name}.conf || update-binfmts --enable {name}"
+    return Action(
+        f"let the kernel run {platform.oci} programs through qemu",
+        f"a base for {platform.oci} runs its packages' install scripts",
+        (("sh", "-c", mount), ("sh", "-c", register)),
+    )
