@@ -17,8 +17,12 @@ The reference computes in fp32 from the same bf16 weights, with eager attention.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
+
+# Read when torch is loaded: threads that wait by spinning take the cores from the server beside us.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 import transformers

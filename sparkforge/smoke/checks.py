@@ -139,6 +139,17 @@ def same(one: Completion, other: Completion, what: str) -> None:
         raise CheckFailed(f"{what} is another", why=f"{other.text[:60]!r} instead of {one.text[:60]!r}")
 
 
+def kept(unwritten: str) -> Check:
+    """What the server compiles and fetches goes to the volume that it was given, as whatever user it runs."""
+
+    def look() -> tuple[str, dict[str, float]]:
+        if unwritten:
+            raise CheckFailed("caches are not kept on the volume", why=unwritten)
+        return "caches are on the fresh volume", {}
+
+    return check("volume", look)
+
+
 def stopped(code: int | None, seconds: float, log: str, *, bound: float) -> Check:
     """After SIGTERM the server is gone in time, with status 0 and without a traceback in its log.
 

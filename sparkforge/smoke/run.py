@@ -23,7 +23,7 @@ from sparkforge.tiny.make import make
 _NAME = "smoke"
 _TOKENS = 32
 _STRANGER = "12345:0"  # group 0 is what OpenShift and `--user N:0` give; the number is in no passwd file
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.25
 _NEWS_SECONDS = 15.0
 
 TINY_FLAGS = (
@@ -214,6 +214,8 @@ class _Run:
         found = [checks.whole(client, _TOKENS)]
         if not stranger:
             found += [checks.streamed(client, _TOKENS), checks.repeated(client, _TOKENS)]
+        if self.site.users:
+            found.append(checks.kept(server.unwritten()))
         if tiny:
             found.append(regret(client, server.reference, model=server.model))
         begun = time.monotonic()

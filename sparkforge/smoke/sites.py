@@ -48,6 +48,9 @@ class Server(Protocol):
     def reference(self, request: bytes) -> bytes:
         """Run the regret reference with the server's own Python."""
 
+    def unwritten(self) -> str:
+        """Why its fresh volume for caches stayed unused; empty when it was used, or there is none."""
+
     def stop(self, *, grace: float) -> int | None:
         """SIGTERM; the exit status, or None when something of it still ran after `grace` seconds (killed then)."""
 
@@ -98,7 +101,7 @@ class ImageSite:
         return self.image
 
     def start(self, model: Path, flags: Sequence[str], env: Mapping[str, str], *, user: str | None) -> ImageServer:
-        """Start a container with a fresh volume at its home directory."""
+        """Start a container as a user does, the model as its first word, with a fresh volume for its caches."""
         port = free_port()
         scratch = Path(tempfile.mkdtemp(prefix="sparkforge-smoke-"))
         work, volume = scratch / "work", scratch / "volume"
@@ -109,9 +112,9 @@ class ImageSite:
         mounts = [
             Mount(model.resolve(), _MODEL, read_only=True),
             Mount(work, _WORK, read_only=True),
-            Mount(volume, self._home()),
+            Mount(volume, f"{self._home()}/.cache"),
         ]
-        words = ["vllm", "serve", _MODEL, *flags, "--host", "0.0.0.0", "--port", str(port)]  # noqa: S104  its own
+        words = [_MODEL, *flags, "--host", "0.0.0.0", "--port", str(port)]  # noqa: S104  of the container
         try:
             container = self.engine.run(
                 Launch(self.image, words, env=env, user=user, mounts=mounts, ports=[port], gpus=self.gpus)
@@ -122,7 +125,7 @@ class ImageSite:
         return ImageServer(self, container, f"http://{_LOOPBACK}:{port}", _MODEL, scratch, mounts)
 
     def _home(self) -> str:
-        """Where the image keeps what it writes: a fresh volume there is what `docker run -v` gives a user."""
+        """Home directory of the image; its caches are below."""
         words = self.engine.config(self.image).get("Env")
         known = dict(str(word).split("=", 1) for word in words) if isinstance(words, list) else {}
         if "HOME" not in known:
@@ -153,6 +156,11 @@ class ImageServer:
         """Run the regret reference in the container."""
         self.scratch.joinpath("work", _REQUEST).write_bytes(request)
         return self.container.exec([_PYTHON, f"{_WORK}/{REFERENCE.name}", f"{_WORK}/{_REQUEST}"]).out
+
+    def unwritten(self) -> str:
+        """What the entrypoint says of a cache that it cannot write, or that the volume is empty."""
+        refused = [line for line in self.logs().splitlines() if "cannot be written" in line]
+        return refused[0] if refused else "" if any(self.mounts[-1].source.iterdir()) else "the volume is empty"
 
     def stop(self, *, grace: float) -> int | None:
         """SIGTERM to the container's first process."""
@@ -249,6 +257,10 @@ class VenvServer:
         asked.write_bytes(request)
         words = [self.site.venv / "bin" / "python", REFERENCE, asked]
         return run(words, env=self.env, cwd=self.scratch, timeout=_REFERENCE_SECONDS).out
+
+    def unwritten(self) -> str:
+        """Nothing: its home directory is our own."""
+        return ""
 
     def stop(self, *, grace: float) -> int | None:
         """SIGTERM to the first process; the whole group must end."""

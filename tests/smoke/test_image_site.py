@@ -1,0 +1,129 @@
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkforge.errors import CheckFailed
+from sparkforge.proc import run
+from sparkforge.smoke.run import Bounds, smoke
+from sparkforge.store import Store
+
+FAKE = Path(__file__).with_name("fake_vllm.py")
+QUICK = Bounds(start=10.0, silence=5.0, stop=1.0)
+
+
+class Process:
+    """A container that is a process of this machine; paths of the container are looked up in its mounts."""
+
+    id = "fake"
+
+    def __init__(self, launch, folder, python):
+        self.launch, self.log, self.python, self.removed = launch, folder / "log", python, 0
+        if launch.env.get("CACHES") != "lost":
+            next(one.source for one in launch.mounts if one.target == "/home/x/.cache").joinpath("made").touch()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, FAKE, *launch.command], stdout=log, stderr=log, env={**os.environ, **launch.env}
+            )
+
+    def alive(self):
+        return self.process.poll() is None
+
+    def logs(self):
+        return self.log.read_text()
+
+    def exec(self, command, *, accept=(0,)):
+        paths = {one.target: one.source for one in self.launch.mounts}
+        words = [str(paths[str(Path(word).parent)] / Path(word).name) for word in command[1:]]
+        return run([self.python, *words], accept=accept)
+
+    def stop(self, *, grace=30.0):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return 137
+
+    def wait(self, *, timeout=None):
+        return self.process.wait(timeout)
+
+    def remove(self):
+        self.removed += 1
+        self.process.kill()
+        self.process.wait()
+
+
+class Processes:
+    """An engine of such containers."""
+
+    def __init__(self, folder, python, env=("HOME=/home/x",)):
+        self.folder, self.python, self.env, self.made = folder, python, env, []
+
+    def config(self, tag):
+        return {"Env": list(self.env)}
+
+    def run(self, launch):
+        self.made.append(Process(launch, self.folder, self.python))
+        return self.made[-1]
+
+
+@pytest.fixture
+def engine(fake_venv, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def make(fault="", **others):
+        return Processes(tmp_path, fake_venv(fault) / "bin" / "python", **others)
+
+    return make
+
+
+def verdicts(report):
+    return {one.name: one.verdict.value for one in report.checks}
+
+
+def test_two_containers_run_and_are_removed_with_their_volumes(engine, tmp_path):
+    engines = engine()
+    report = smoke("an-image", engines, store=Store.open(tmp_path / "store"), bounds=QUICK)
+    assert report.passed, report.table()
+    assert [one.launch.user for one in engines.made] == [None, "12345:0"]
+    assert {"volume", "volume as 12345", "shutdown as 12345", "regret"} <= verdicts(report).keys()
+    assert all(one.removed for one in engines.made)
+    assert len({one.launch.mounts[-1].source for one in engines.made}) == 2
+    assert list(tmp_path.glob("sparkforge-smoke-*")) == []
+
+
+def test_a_container_gets_the_model_as_its_first_word_and_read_only(engine, tmp_path):
+    engines = engine()
+    smoke("an-image", engines, store=Store.open(tmp_path / "store"), flags=["--more=1"], bounds=QUICK)
+    launch = engines.made[0].launch
+    model, work, volume = launch.mounts
+    assert launch.command[0] == model.target
+    assert "--more=1" in launch.command
+    assert (model.read_only, work.read_only, volume.read_only) == (True, True, False)
+    assert [str(port) for port in launch.ports] == [launch.command[-1]]
+
+
+@pytest.mark.parametrize("fault", ["dies", "ignores SIGTERM", "nondeterministic"])
+def test_a_fault_leaves_no_container_either(engine, tmp_path, fault):
+    engines = engine(fault)
+    report = smoke("an-image", engines, store=Store.open(tmp_path / "store"), bounds=QUICK)
+    assert not report.passed
+    assert "fake server" in report.log
+    assert all(one.removed for one in engines.made)
+    assert list(tmp_path.glob("sparkforge-smoke-*")) == []
+
+
+def test_a_volume_that_stays_empty_fails(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr("sparkforge.smoke.run.ENV", {"CACHES": "lost"})
+    report = smoke("an-image", engine(), store=Store.open(tmp_path / "store"), bounds=QUICK)
+    assert verdicts(report)["volume"] == "failed"
+
+
+def test_an_image_without_a_home_is_refused(engine, tmp_path):
+    with pytest.raises(CheckFailed, match="HOME"):
+        smoke("an-image", engine(env=()), store=Store.open(tmp_path / "store"), bounds=QUICK)

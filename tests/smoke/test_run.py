@@ -1,0 +1,120 @@
+import json
+import os
+import signal
+from dataclasses import dataclass
+
+import pytest
+
+from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.smoke.checks import Verdict
+from sparkforge.smoke.run import Bounds, look, smoke_venv
+from sparkforge.smoke.sites import VenvSite
+from sparkforge.store import Store
+
+QUICK = Bounds(start=10.0, silence=5.0, stop=1.0)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+def verdicts(report):
+    return {one.name: one.verdict.value for one in report.checks}
+
+
+def test_a_right_server_passes_and_nothing_stays(fake_venv, store, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    report = smoke_venv(fake_venv(), store=store, bounds=QUICK)
+    assert report.passed, report.table()
+    report.demand()
+    assert verdicts(report) == {
+        "first token": "passed",
+        "completion": "passed",
+        "stream": "passed",
+        "deterministic": "passed",
+        "regret": "passed",
+        "shutdown": "passed",
+        "as another user": "skipped",
+    }
+    assert list(tmp_path.glob("sparkforge-smoke-*")) == []
+    assert json.loads(report.json())["passed"] is True
+
+
+@pytest.mark.parametrize(
+    ("fault", "failing"),
+    [
+        ("dies", "first token"),
+        ("status", "first token"),
+        ("usage off", "completion"),
+        ("one piece", "stream"),
+        ("nondeterministic", "deterministic"),
+        ("status 3", "shutdown"),
+        ("traceback", "shutdown"),
+        ("ignores SIGTERM", "shutdown"),
+        ("leaves a child", "shutdown"),
+    ],
+)
+def test_a_fault_fails_its_check_and_shows_the_log(fake_venv, store, capsys, fault, failing):
+    report = smoke_venv(fake_venv(fault), store=store, bounds=QUICK)
+    assert not report.passed
+    assert verdicts(report)[failing] == "failed"
+    assert "fake server: words" in report.log
+    assert "fake server: words" in capsys.readouterr().err
+    with pytest.raises(CheckFailed):
+        report.demand()
+
+
+def test_tokens_of_another_model_fail(fake_venv, store):
+    report = smoke_venv(fake_venv(regret=0.5), store=store, bounds=QUICK)
+    assert verdicts(report)["regret"] == "failed"
+
+
+def test_a_server_that_never_speaks_is_given_up(fake_venv, store):
+    report = smoke_venv(fake_venv("silent"), store=store, bounds=Bounds(start=1.5, stop=1.0))
+    assert [(one.name, one.verdict) for one in report.checks[:-1]] == [("first token", Verdict.FAILED)]
+
+
+def test_given_weights_are_served_without_a_reference(fake_venv, tmp_path):
+    report = smoke_venv(fake_venv(), model=tmp_path, bounds=QUICK)
+    assert report.passed
+    assert "regret" not in verdicts(report)
+
+
+def test_weights_that_are_not_there_are_refused(fake_venv, tmp_path):
+    with pytest.raises(BadInput):
+        smoke_venv(fake_venv(), model=tmp_path / "none", bounds=QUICK)
+
+
+def test_a_directory_without_vllm_is_refused(tmp_path):
+    with pytest.raises(BadInput):
+        smoke_venv(tmp_path)
+
+
+@dataclass(frozen=True)
+class Users(VenvSite):
+    """A site that notes as whom it was asked to start, and starts as ourselves."""
+
+    users: bool = True
+
+    def start(self, model, flags, env, *, user):
+        self.asked_for.append(user)
+        return super().start(model, flags, env, user=None)
+
+
+def test_a_second_server_runs_as_a_stranger(fake_venv, store, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Users, "asked_for", asked, raising=False)
+    report = look(Users(fake_venv()), store=store, bounds=QUICK)
+    assert report.passed
+    assert asked == [None, "12345:0"]
+    assert {"first token as 12345", "completion as 12345", "shutdown as 12345"} <= verdicts(report).keys()
+
+
+def test_removing_a_server_that_runs_leaves_nothing(fake_venv, tmp_path, monkeypatch):
+    started = VenvSite(fake_venv("ignores SIGTERM")).start(tmp_path, [], {}, user=None)
+    started.remove()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(started.process.pid, signal.SIGKILL)
+    assert not started.scratch.exists()
+    started.remove()  # twice is no error

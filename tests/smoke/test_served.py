@@ -1,0 +1,42 @@
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from sparkforge.smoke.run import look, smoke_venv
+from sparkforge.smoke.sites import VenvSite
+from sparkforge.store import Store
+
+pytestmark = pytest.mark.slow
+
+
+def test_vllm_passes(cpu_venv, tmp_path):
+    report = smoke_venv(cpu_venv, store=Store.open(tmp_path))
+    print(report.table())
+    report.demand()
+    assert [one.name for one in report.checks] == [
+        "first token",
+        "completion",
+        "stream",
+        "deterministic",
+        "regret",
+        "shutdown",
+        "as another user",
+    ]
+
+
+@dataclass(frozen=True)
+class Faulty(VenvSite):
+    """Serves a model with a fault, while the reference has the true one."""
+
+    plant: object = field(kw_only=True)
+
+    def start(self, model, flags, env, *, user):
+        wrong: Path = self.plant(model, "experts shuffled in one layer")
+        return replace(super().start(wrong, flags, env, user=user), model=str(model))
+
+
+def test_vllm_with_a_planted_fault_fails_by_regret_alone(cpu_venv, tmp_path, planted):
+    report = look(Faulty(cpu_venv, plant=planted), store=Store.open(tmp_path / "store"))
+    print(report.table())
+    assert [one.name for one in report.checks if one.verdict.value == "failed"] == ["regret"]
