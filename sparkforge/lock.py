@@ -90,8 +90,19 @@ def make(stack: Stack, store: Store, *, upgrade: bool = False) -> list[Path]:
     return changed
 
 
-def check(stack: Stack) -> list[str]:
-    """What is wrong with the locks of a stack, without a network; empty when they are what their inputs say."""
+def check(stack: Stack) -> None:
+    """Hold the locks of a stack against their inputs, without a network.
+
+    Raises:
+        CheckFailed: a lock is missing, damaged or older than an input; names every such file.
+    """
+    wrong = problems(stack)
+    if wrong:
+        raise CheckFailed("the locks are not what their inputs say", why="\n       ".join(wrong), do="invoke lock")
+
+
+def problems(stack: Stack) -> list[str]:
+    """What is wrong with the locks of a stack; a line for each file."""
     wrong = []
     for path, wanted in _generated(stack).items():
         if not path.is_file() or not path.read_text().startswith(wanted):

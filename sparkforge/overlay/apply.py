@@ -149,7 +149,7 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
     for one in said["stand_ins"]:
         if one["distribution"] == place.name:
             accepted = one["accepted"]
-            full += [_alias(place, said["distribution"], one["alias"])] if one["alias"] else []
+            full += _alias(place, said["distribution"], one["alias"]) if one["alias"] else []
     gone = [entry.path for entry in full if entry.op == "delete"]
     if place.root != place.site and (gone or (place.info / STATE).exists()):
         why = f"it cannot delete {', '.join(gone)}" if gone else f"{place.info / STATE} is there: --revert it first"
@@ -168,9 +168,13 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
     return full
 
 
-def _alias(place: Place, name: str, version: str) -> Entry:
-    text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: installed as {place.name}\n".encode()
-    return Entry(f"{name.replace('-', '_')}-{version}.dist-info/METADATA", "add", None, _sha(text), 0o644, text)
+def _alias(place: Place, name: str, version: str) -> list[Entry]:
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: installed as {place.name}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: sparkforge\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    contents = {f"{name.replace('-', '_')}-{version}.dist-info/{file}": text.encode() for file, text in texts.items()}
+    return [Entry(path, "add", None, _sha(content), 0o644, content) for path, content in contents.items()]
 
 
 def _pin_content(place: Place, path: str) -> bytes | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sparkforge import trees
+from sparkforge.locking import differences
 from sparkforge.overlay.compute import Overlay, StandIn, compute
+from sparkforge.paths import IMAGES
 from sparkforge.recipes import Stack, Upstream
 from sparkforge.store import Store
 
@@ -13,10 +15,12 @@ _CPU_LOCAL_VERSION = "+cpu"
 
 
 def stand_ins(upstream: Upstream) -> tuple[StandIn, ...]:
-    """The CPU build, where the upstream has one; no file of a patch may differ in it from the pin."""
+    """The CPU build, where the upstream has one, with the files of its list of differences that are accepted."""
     if upstream.cpu is None:
         return ()
-    return (StandIn(upstream.cpu.package, upstream.release, f"{upstream.release}{_CPU_LOCAL_VERSION}", {}),)
+    listed = IMAGES / f"{upstream.cpu.package}-differences.txt"
+    accepted = differences.accepted(listed.read_text()) if listed.is_file() else {}
+    return (StandIn(upstream.cpu.package, upstream.release, f"{upstream.release}{_CPU_LOCAL_VERSION}", accepted),)
 
 
 def overlays(store: Store, stack: Stack) -> list[Overlay]:
