@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import msgspec
 
@@ -26,14 +25,13 @@ from sparkforge.platforms import Platform
 from sparkforge.proc import run
 from sparkforge.recipes import File, OciPlatform, Sha256, load
 from sparkforge.store import Store
+from sparkforge.unpack import unpack
 
 RECIPE = RECIPES / "toolchain.yaml"
 OWN_NVCC = "SPARKFORGE_OWN_NVCC"  # 0: compile with the nvcc of the wheels even where the machine has the same
 
 _KIND = "toolchain"
 _LAYOUT = 1  # of the unpacked folders; part of their key
-_CUDA_IN_WHEEL = "nvidia/cu13/"
-_FFI_IN_WHEEL = ("tvm_ffi/include/", "tvm_ffi/lib/libtvm_ffi.so")
 
 
 class Wheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -233,28 +231,3 @@ def _laid_out(store: Store, what: str, wheels: Sequence[Wheel], holds: Iterable[
             if not (beside / name).is_file():
                 raise CheckFailed(f"the {what} wheels hold no {name}", why=", ".join(w.name for w in wheels))
     return folder
-
-
-def unpack(wheel: Path, into: Path) -> None:
-    """Lay out what a CUDA or TVM-FFI wheel holds as one CUDA folder: bin, include, lib, nvvm, tvm_ffi.
-
-    A file is executable if the wheel says so for its owner; pip spreads that bit, zipfile drops it.
-
-    Raises:
-        CheckFailed: a name leads out of the folder, or two wheels hold different files of one name.
-    """
-    with zipfile.ZipFile(wheel) as archive:
-        for item in archive.infolist():
-            name = item.filename.removeprefix(_CUDA_IN_WHEEL)
-            ours = name != item.filename or item.filename.startswith(_FFI_IN_WHEEL)
-            if item.is_dir() or not ours:
-                continue
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise CheckFailed(f"{wheel.name} holds a path that leads out of it", why=item.filename)
-            place = into / name
-            content = archive.read(item)
-            if place.exists() and place.read_bytes() != content:
-                raise CheckFailed(f"{wheel.name} and another wheel both hold {name}", why="with different content")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_bytes(content)
-            place.chmod(0o755 if (item.external_attr >> 16) & 0o100 else 0o644)

@@ -18,6 +18,7 @@ from sparkforge.kernels.elf import Elf, read_elf
 from sparkforge.kernels.sass import Code, Function, read_code
 from sparkforge.platforms import Platform
 
+COLUMNS = ("arch", "kernel", "registers", "stack", "shared", "instructions", "block-scaled MMA", "MMA", "traps")
 _BLOCK_SCALED_MAJOR = 12  # the generation whose code must hold QMMA/OMMA; others run the software twin
 
 
@@ -80,6 +81,16 @@ class AuditReport:
                 why="; ".join(f"{finding.rule}: {finding.says}" for finding in errors),
                 do=next((finding.do for finding in errors if finding.do), ""),
             )
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """One row a function under `COLUMNS`, for people."""
+        return [
+            (
+                *(each.arch.text, each.short, str(each.registers), str(each.stack + each.local), str(each.shared)),
+                *(str(each.instructions), str(each.block_scaled), str(sum(each.mma.values())), str(each.traps)),
+            )
+            for each in self.code.functions
+        ]
 
     def as_json(self) -> dict[str, Any]:
         """The report in plain values."""

@@ -61,6 +61,18 @@ class Function:
         """Block-scaled matrix instructions: QMMA.SF and OMMA.SF."""
         return sum(count for opcode, count in self.mma.items() if _BLOCK_SCALED.match(opcode))
 
+    @property
+    def short(self) -> str:
+        """Name for people: the last identifier, and its integer template arguments: kernel<8>."""
+        at, last = 0, self.name
+        while found := re.match(r"(?:_ZN?|St)?([0-9]+)", self.name[at:]):
+            begin = at + found.end()
+            at = begin + int(found[1])
+            last = self.name[begin:at]
+        arguments = re.match(r"I((?:L[a-z][0-9]+E)+)E", self.name[at:])
+        numbers = ", ".join(re.findall(r"L[a-z]([0-9]+)E", arguments[1])) if arguments else ""
+        return f"{last}<{numbers}>" if numbers else last
+
     def is_of(self, entry: str) -> bool:
         """Whether this is, or instantiates, the `__global__` function of that name (Itanium mangling)."""
         return self.name == entry or re.search(rf"(?<![0-9]){len(entry)}{re.escape(entry)}", self.name) is not None

@@ -6,7 +6,7 @@ import pytest
 
 from sparkforge.arch import Arch, parse_archs
 from sparkforge.errors import CheckFailed
-from sparkforge.kernels.audit import Severity, audit
+from sparkforge.kernels.audit import COLUMNS, Severity, audit
 from sparkforge.kernels.build import build
 from sparkforge.kernels.declare import load_kernels
 from sparkforge.kernels.sass import Function, read_code
@@ -41,6 +41,8 @@ def test_ours_pass_for_the_product_on_both_hosts(store, tools, platform):
     assert len(functions) == 8, "one for each number of tokens"
     assert all(0 < each.registers <= 128 for each in functions)
     assert report.as_json()["archs"] == ["12.1f"]
+    assert {row[1] for row in report.rows()} == {f"mxfp4_linear_decode_kernel<{m}>" for m in range(1, 9)}
+    assert all(len(row) == len(COLUMNS) for row in report.rows())
 
 
 def test_a_library_without_code_for_the_arch_asked_for(store, tools):
@@ -119,6 +121,19 @@ def test_a_file_that_cuobjdump_cannot_read(tools, tmp_path):
     broken.write_bytes(b"not a library")
     with pytest.raises(CheckFailed):
         read_code(broken, tools)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("_ZN10sparkforge26mxfp4_linear_decode_kernelILi8EEEvPK5uint4", "mxfp4_linear_decode_kernel<8>"),
+        ("_ZN10sparkforge3gemILi8ELb1EEEvPf", "gem<8, 1>"),
+        ("_Z10trap_probePfPKjS1_S1_", "trap_probe"),
+        ("plain", "plain"),
+    ],
+)
+def test_a_name_for_people(name, short):
+    assert Function(Arch.parse("12.1f"), name).short == short
 
 
 def test_an_entry_is_found_by_its_whole_name():

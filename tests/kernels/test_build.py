@@ -53,6 +53,7 @@ def far(store, tmp_path):
     return far
 
 
+@pytest.mark.online
 def test_the_same_bytes_from_another_folder_and_either_nvcc(fresh, far, tools, own, monkeypatch):
     first = build(fresh, load_kernels(), ARCHS, Platform.host())
     monkeypatch.setenv(OWN_NVCC, "0")

@@ -13,7 +13,8 @@ from sparkforge import toolchain
 from sparkforge.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.paths import ROOT
 from sparkforge.platforms import AMD64, ARM64, Platform
-from sparkforge.toolchain import OWN_NVCC, choose, load_recipe, nvcc_version, own_nvcc, ready, recipe, unpack
+from sparkforge.toolchain import OWN_NVCC, choose, load_recipe, nvcc_version, own_nvcc, ready, recipe
+from sparkforge.unpack import unpack
 
 
 def test_the_recipe_holds_every_wheel_for_both_machines():
@@ -166,6 +167,7 @@ print(build(Store.open(), load_kernels(), parse_archs("12.1f"), Platform.host())
 
 
 @pytest.mark.nvcc
+@pytest.mark.online
 @pytest.mark.slow
 def test_the_wheels_compile_on_a_machine_without_cuda(fresh, tools, monkeypatch):
     """What the machine has at /usr/local is covered by an empty folder, in a mount namespace of its own."""
