@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,3 +136,81 @@ def moe_flags(tree: Path, host: Path) -> list[str]:
         "CUTLASS_ARCH_MMA_SM120_SUPPORTED",
     ]
     return ["-fpermissive", *[f"-D{name}" for name in defines], *[f"-I{folder}" for folder in folders]]
+
+
+class FakeMoeRunner:
+    """The compiled runner's functions, with the tactics of FP8 x FP4 on SM12x; remembers its runs."""
+
+    def __init__(self, tactics: list[tuple[str, bool, bool]]) -> None:
+        self.gemm1 = [name for name in tactics if not name[2]]
+        self.gemm2 = tactics
+        self.profile_ids: list[list[int]] = []
+
+    def get_gemm1_tactic_count(self) -> int:
+        return len(self.gemm1)
+
+    def get_gemm2_tactic_count(self) -> int:
+        return len(self.gemm2)
+
+    def get_tactic_num(self) -> int:
+        return len(self.gemm1) + len(self.gemm2)
+
+    def get_tactic_name(self, tactic: int) -> str:
+        tile, swap_ab, finalize = [*self.gemm1, *self.gemm2][tactic]
+        return f"{tile} swap_ab={int(swap_ab)} finalize={int(finalize)}"
+
+    def run_moe(self, *args: object) -> None:
+        self.profile_ids.append(list(args[-3]))  # type: ignore[call-overload]
+
+
+class FakeMoe:
+    """`cutlass_fused_moe` of the SM12x module, over fakes of the compiled code and of the tuner."""
+
+    def __init__(self, core: object, monkeypatch: pytest.MonkeyPatch, tiles: list[str]) -> None:
+        import torch
+
+        self.torch = torch
+        self.chosen: list[tuple[str, object, tuple]] = []
+        self.tactics = {"trtllm::fused_moe::gemm1": -1, "trtllm::fused_moe::gemm2": -1}
+        order = [(False, False), (False, True), (True, False), (True, True)]
+        self.compiled = FakeMoeRunner([(tile, swap, final) for swap, final in order for tile in tiles])
+        self.inits = 0
+
+        def init(*_: object) -> FakeMoeRunner:
+            self.inits += 1
+            return self.compiled
+
+        loaded = types.SimpleNamespace(init=init, set_deepgemm_jit_include_dirs=lambda _: None)
+        spec = types.SimpleNamespace(build_and_load=lambda: loaded)
+        monkeypatch.setattr(core, "gen_cutlass_fused_moe_sm120_module", lambda *_: spec)
+        monkeypatch.setattr(core, "AutoTuner", types.SimpleNamespace(get=lambda: self))
+        self.op = core.get_cutlass_fused_moe_module.__wrapped__("121").cutlass_fused_moe  # type: ignore[attr-defined]
+
+    def choose_one(self, name: str, runners: list, _config: object, inputs: list, **_: object) -> tuple:
+        (runner,) = runners
+        self.chosen.append((name, runner, runner.get_cache_key_extras(inputs)))
+        return runner, self.tactics[name]
+
+    def run(self, tokens: int = 1, top_k: int = 4, experts: int = 128, **kwargs: object) -> list[int]:
+        """Runs the op once; the profile ids that reached the compiled code."""
+        torch = self.torch
+        kwargs = {"use_mxfp8_act_scaling": True, "enable_pdl": False} | kwargs
+        x = torch.zeros(tokens, 128, dtype=torch.float8_e4m3fn)
+        self.op(
+            torch.zeros(tokens, 128, dtype=torch.bfloat16), x,
+            torch.zeros(tokens, top_k, dtype=torch.int32), torch.zeros(tokens, top_k),
+            torch.zeros(experts, 256, 8, dtype=torch.int64), None,
+            torch.zeros(experts, 128, 8, dtype=torch.int64), None,
+            torch.bfloat16, [], **kwargs,
+        )  # fmt: skip
+        return self.compiled.profile_ids[-1]
+
+
+@pytest.fixture
+def fake_moe(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeMoe]:
+    from flashinfer.fused_moe import core
+
+    def make(tiles: list[str] | None = None) -> FakeMoe:
+        return FakeMoe(core, monkeypatch, tiles or ["128x128x128"])
+
+    return make
