@@ -49,6 +49,14 @@ def fresh(store, tmp_path):
 
 
 @pytest.fixture
+def unlinked(fresh, store):
+    """An empty store that shares compiled objects as well: a build in it only links."""
+    (store.root / "kernel-objects").mkdir(exist_ok=True)
+    (fresh.root / "kernel-objects").symlink_to(store.root / "kernel-objects")
+    return fresh
+
+
+@pytest.fixture
 def probe():
     return load_kernels(root=PROBE)
 

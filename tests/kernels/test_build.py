@@ -36,9 +36,9 @@ def test_a_library_for_each_platform_and_every_arch(fresh, tools, platform):
     assert read_code(built.library, tools).archs == archs
 
 
-def test_the_second_build_does_no_work(fresh, tools):
-    first = build(fresh, load_kernels(), ARCHS, Platform.host())
-    second = build(fresh, load_kernels(), ARCHS, Platform.host())
+def test_the_second_build_does_no_work(unlinked, tools):
+    first = build(unlinked, load_kernels(), ARCHS, Platform.host())
+    second = build(unlinked, load_kernels(), ARCHS, Platform.host())
     assert (first.cached, second.cached) == (False, True)
     assert second.sha256 == first.sha256
     assert second.seconds < 1
@@ -109,21 +109,21 @@ def test_plain_and_family_code_of_one_chip_do_not_go_together(fresh, tools):
         build(fresh, load_kernels(), parse_archs("12.1,12.1f"), Platform.host())
 
 
-def test_a_stored_library_that_was_changed_is_refused(fresh, tools):
-    built = build(fresh, load_kernels(), ARCHS, Platform.host())
+def test_a_stored_library_that_was_changed_is_refused(unlinked, tools):
+    built = build(unlinked, load_kernels(), ARCHS, Platform.host())
     data = bytearray(built.library.read_bytes())
     data[len(data) // 2] ^= 1
     built.library.write_bytes(data)
     with pytest.raises(CheckFailed, match="was changed") as raised:
-        build(fresh, load_kernels(), ARCHS, Platform.host())
+        build(unlinked, load_kernels(), ARCHS, Platform.host())
     assert built.sha256 in raised.value.why
     (built.folder / FACTS).write_text("{")
     with pytest.raises(CheckFailed, match="not whole"):
-        build(fresh, load_kernels(), ARCHS, Platform.host())
+        build(unlinked, load_kernels(), ARCHS, Platform.host())
 
 
-def test_the_folder_is_a_package_that_pip_lists(fresh, tools):
-    built = build(fresh, load_kernels(), ARCHS, Platform.host())
+def test_the_folder_is_a_package_that_pip_lists(unlinked, tools):
+    built = build(unlinked, load_kernels(), ARCHS, Platform.host())
     (info,) = built.folder.glob("*.dist-info")
     distribution = Distribution.at(info)
     assert distribution.metadata["Name"] == "sparkforge-kernels"
