@@ -6,19 +6,20 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkforge.console import Meter
 from sparkforge.errors import CheckFailed, EnvironmentLacks
 from sparkforge.hashing import sha256_file, verify_file
-from sparkforge.index import configured
+from sparkforge.index import Index, configured
 from sparkforge.recipes import File
 from sparkforge.store import Store
 
 if TYPE_CHECKING:
     import requests
-    from unearth import PackageFinder
+    from unearth import Link
 
 _KIND = "files"
 _CHUNK = 1 << 20
@@ -123,31 +124,36 @@ def session() -> requests.Session:
     return made
 
 
-def finder() -> PackageFinder:
-    """Package finder on the configured index that ignores this machine's own platform and Python."""
-    from unearth import PackageFinder  # noqa: PLC0415  as above
+@cache
+def listed(index: Index, package: str) -> tuple[Link, ...]:
+    """Files that an index lists for a distribution; asked once in a process.
 
-    index = configured()
-    return PackageFinder(
+    Raises:
+        EnvironmentLacks: the index does not answer.
+    """
+    from unearth import PackageFinder  # noqa: PLC0415  a build that fetches nothing does not pay for it
+
+    finder = PackageFinder(
         index_urls=[index.url, *index.extra],
         find_links=list(index.find_links),
-        ignore_compatibility=True,
+        ignore_compatibility=True,  # of this machine: what is asked for may be for another one
     )
+    try:
+        return tuple(found.link for found in finder.find_all_packages(package, allow_yanked=True))
+    except Exception as failed:  # the finder's HTTP library is its own; whatever it says, the index did not answer
+        raise EnvironmentLacks(
+            "the package index does not answer", why=f"{package}: {failed}", do="pip config list"
+        ) from failed
 
 
 def _locate(item: Wanted) -> str:
-    try:
-        packages = list(finder().find_all_packages(item.package, allow_yanked=True))
-    except Exception as failed:  # the finder's HTTP library is its own; whatever it says, the index did not answer
-        raise EnvironmentLacks(
-            "the package index does not answer", why=f"{item.package}: {failed}", do="pip config list"
-        ) from failed
-    for package in packages:
-        if package.link.filename == item.file.name:
-            return package.link.normalized.split("#")[0]
+    links = listed(configured(), item.package)
+    for link in links:
+        if link.filename == item.file.name:
+            return str(link.normalized.split("#")[0])
     raise EnvironmentLacks(
         f"the package index has no {item.file.name}",
-        why=f"{item.where}; {len(packages)} files of {item.package} are listed",
+        why=f"{item.where}; {len(links)} files of {item.package} are listed",
         do="pip config list  # which index is used",
     )
 

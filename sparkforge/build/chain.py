@@ -70,7 +70,7 @@ def build(store: Store, stack: Stack, request: Request) -> Built:
     wheels = parts.wheels(store, stack, request, pin, upstream_wheels(stack, request.target, request.platform))
     missing = wheels.missing(store)
     base_key = bases.key_for(flavor, pin, request.platform)
-    base_here = engine.has(f"{bases.TAG}:{base_key}")
+    base_here = store.has(bases.KIND, base_key) and engine.has(f"{bases.TAG}:{base_key}")
     if missing or not base_here:
         _room(store, engine, request, wheels, missing, base_here=base_here)
     line.step(

@@ -13,9 +13,10 @@ from sparkforge.build import revision
 from sparkforge.build.parts import Upstreams, Wheels
 from sparkforge.build.request import Request
 from sparkforge.console import mib, say
-from sparkforge.engine.base import Engine, Layer, Recipe
+from sparkforge.engine.base import Engine, Layer
 from sparkforge.hashing import key_of, sha256_file
 from sparkforge.image import base as bases
+from sparkforge.image import build as building
 from sparkforge.image import context, labels
 from sparkforge.image.layers import difference
 from sparkforge.kernels.build import KernelLibrary
@@ -146,23 +147,17 @@ def make(engine: Engine, store: Store, stack: Stack, request: Request, *, parts:
         manifest=labels.manifest(said),
     )
     say(f"  context of {mib(assembled.bytes)} in {assembled.path}")
-    args = {
-        **assembled.digests,
-        "BASE": base.tag,
-        "BUILD_BASE": base.tag if native else bases.ensure(engine, store, stack, base.flavor, host).tag,
-        "BUILD_PLATFORM": host.oci,
-        "LAY": "native" if native else "cross",
-        "WHEEL_PLATFORM": request.platform.uv(base.glibc),
-        "TRIPLE": request.platform.triple,
-        "PYTHON": base.python,
-        "BUILD_KEY": said.build,
-        "ARCHS_TORCH": " ".join(arch.torch for arch in request.archs),
-        "ARCHS_FLASHINFER": " ".join(arch.flashinfer for arch in request.archs),
-    }
     before = engine.layers(request.tag) if engine.has(request.tag) else []
-    words = labels.labels(said)
-    dockerfile = ROOT / "Dockerfile"
-    engine.build(Recipe(assembled.path, dockerfile, request.target, request.tag, request.platform, args, words))
+    building.build(
+        engine,
+        assembled,
+        base,
+        said,
+        tag=request.tag,
+        archs=request.archs,
+        platform=request.platform,
+        build_base=None if native else bases.ensure(engine, store, stack, base.flavor, host),
+    )
     _told(before, engine.layers(request.tag))
     return request.tag
 

@@ -10,6 +10,7 @@ from invoke.tasks import task
 from sparkforge import console
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.errors import CheckFailed
+from sparkforge.patches import listing
 
 _UPSTREAM = "vllm or flashinfer; all where none is named"
 _PATH = "the work tree; build/edit/UPSTREAM where none is named"
@@ -18,7 +19,7 @@ _PATH = "the work tree; build/edit/UPSTREAM where none is named"
 @task(name="list", help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})
 def list_(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
     """Every patch: id, title, status, files, lines, tests, and when it can go."""
-    from sparkforge.patches import listing, place
+    from sparkforge.patches import place
 
     at = place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ())
     rows = listing.rows(at)
@@ -105,8 +106,27 @@ def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: s
 @task(help={"only": "id or file name of one patch", "upstream": _UPSTREAM, "json": JSON, "stack": STACK})
 def prove(_: Context, only: str = "", upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
     """Each patch's intent test must fail by assertion without the patch, and pass with it."""
-    from sparkforge.patches.prove_env import proven
+    from sparkforge import venv
+    from sparkforge.patches import place, prove_env
+    from sparkforge.patches.prove import prove as proofs
 
-    reports = proven(*opened(stack, as_json=json), only=only, upstream=upstream)
+    of_stack, store = opened(stack, as_json=json)
+    places = place.places(of_stack, store)
+    wanted = [only] if only else []
+    if upstream and not only:
+        at = place.place(of_stack, store, upstream)
+        wanted = [row.id for row in listing.rows([at])]
+    python = venv.ensure(store, of_stack).python
+    with prove_env.default(store, of_stack.upstreams, places, python) as env:
+        found = proofs(places, env, store, only=wanted)
     if json:
-        put(reports)
+        put(found)
+    else:
+        rows = [(one.id, one.test, one.verdict.value, len(one.proving), len(one.passed), one.why) for one in found]
+        print(console.table(("id", "test", "verdict", "fail without", "pass with", "why"), rows))
+    for one in found:
+        for name in one.skipped:
+            console.warn(f"{one.id}: skipped {name}")
+    wrong = [one.id for one in found if not one.proved]
+    if wrong:
+        raise CheckFailed(f"not proved: {', '.join(wrong)}", do="invoke patches.prove --only ID")
