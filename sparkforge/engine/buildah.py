@@ -262,7 +262,11 @@ def _inside(root: Path, path: str) -> Path:
     parts = list(reversed(Path(path).parts[1:]))
     here, hops = root, 0
     while parts:
-        here /= parts.pop()
+        part = parts.pop()
+        if part == "..":
+            here = root if here == root else here.parent
+            continue
+        here /= part
         if here.is_symlink() and hops < 40:  # noqa: PLR2004  the kernel's own limit
             hops += 1
             target = here.readlink()
