@@ -2,7 +2,7 @@
 
 `tree` gives one `git apply --cached` all patches as separate arguments: one stream would let git see a rename and
 a file that is made anew as one change, with a wrong tree and status 0. `commits` goes one by one and carries author,
-date and message. Same pin and same series are the same tree id and the same commit ids, on every machine.
+date and message (see `walk`). Same pin and same series are the same tree id and the same commit ids, on every machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,16 +18,17 @@ from pathlib import Path
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.git import EPOCH, Git
 from sparkforge.hashing import sha256_bytes
-from sparkforge.patches import stale, traps
+from sparkforge.patches import stale, traps, walk
 from sparkforge.patches.mail import Mail, read
 from sparkforge.paths import shown
 
 ORDER_FILE = "series"
 TREE_FILE = "tree"
 
-# Fixed, so that commit ids are; without the @ git takes so small a number for no date at all.
+# For what writes a reflog; without the @ git takes so small a number for no date at all.
 COMMITTED = {"GIT_COMMITTER_DATE": f"@{EPOCH}"}
 
+_READERS = 4
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*\.patch$")
 _ID = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
 
@@ -69,7 +71,8 @@ class Series:
 
     def mails(self, git: Git) -> tuple[Mail, ...]:
         """The patches, read."""
-        return tuple(read(git, patch.name, patch.raw) for patch in self.patches)
+        with ThreadPoolExecutor(_READERS) as pool:  # a process for each, which waits more than it works
+            return tuple(pool.map(lambda patch: read(git, patch.name, patch.raw), self.patches))
 
     def only(self, names: Sequence[str]) -> Series:
         """The same series with these patches alone, in its own order; records no tree."""
@@ -160,33 +163,23 @@ def commits(git: Git, base_commit: str, series: Series) -> tuple[Step, ...]:
         CheckFailed: a patch does not apply.
     """
     traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], _title(series))
-    steps: list[Step] = []
     mails = series.mails(git)
-    trees = applied(git, base_commit, series)
-    if len(trees) < len(mails):
+    done = walk.changes(git, base_commit, _pairs(series))
+    if len(done) < len(mails):
         raise _refused(git, base_commit, series)
-    parent = base_commit
-    for mail, reached in zip(mails, trees, strict=True):
-        signed = {
-            "GIT_AUTHOR_NAME": mail.author,
-            "GIT_AUTHOR_EMAIL": mail.email,
-            "GIT_AUTHOR_DATE": mail.date,
-            **COMMITTED,
-        }
-        parent = git.text("commit-tree", reached, "-p", parent, stdin=mail.message, env=signed)
-        steps.append(Step(mail, parent, reached))
-    return tuple(steps)
+    made = walk.written(git, base_commit, list(zip(done, mails, strict=True)))
+    return tuple(Step(mail, one.commit, one.tree) for mail, one in zip(mails, made, strict=True))
 
 
 def applied(git: Git, base: str, series: Series) -> tuple[str, ...]:
     """Tree ids after each patch, one by one, up to the first that does not apply."""
-    trees: list[str] = []
-    with _index(git, base) as (env, folder):
-        for file in _written(series.patches, folder):
-            if git.done("apply", "--cached", file, env=env, cwd=folder, accept=()).code != 0:
-                break
-            trees.append(git.text("write-tree", env=env, cwd=folder))
-    return tuple(trees)
+    start = git.text("rev-parse", f"{base}^{{tree}}")
+    done = walk.changes(git, start, _pairs(series))
+    return tuple(one.tree for one in walk.written(git, start, [(change, None) for change in done]))
+
+
+def _pairs(series: Series) -> list[tuple[str, bytes]]:
+    return [(patch.name, patch.raw) for patch in series.patches]
 
 
 @contextmanager

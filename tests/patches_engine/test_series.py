@@ -11,6 +11,7 @@ from patch_forge import NUMBERS, changed_numbers, make_forge, message
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.patches import series
 from sparkforge.patches.canonical import formatted
+from sparkforge.patches.series import Patch
 
 
 def test_all_at_once_and_one_by_one_reach_one_tree_with_the_mails_own_author_and_date(forge):
@@ -28,6 +29,29 @@ def test_all_at_once_and_one_by_one_reach_one_tree_with_the_mails_own_author_and
     )
     assert series.commits(forge.git, forge.commit, loaded) == steps
     assert formatted(forge.git, forge.commit, steps[-1].commit) == patches
+
+
+def test_commits_are_those_of_plumbing(forge):
+    changes = [
+        (message("V-01", "numbers: change two"), {"pkg/numbers.txt": changed_numbers(2)}),
+        (message("V-02", "all: odd names"), {'a "b" \\c.txt': b"1\n", "ümlaut": b"\xff\n", "README": None}),
+        (message("V-03", "data: other"), {"data/blob.bin": b"\0\1"}),
+    ]
+    head, made = forge.commit, []
+    for text, change in changes:
+        head = forge.made(head, change, text)
+        made.append(head)
+    loaded = forge.write(formatted(forge.git, forge.commit, head))
+    assert [step.commit for step in series.commits(forge.git, forge.commit, loaded)] == made
+
+
+@pytest.mark.parametrize(("old", "new"), [(b"pkg/fresh.txt", b"pkg/numbers.txt/fresh.txt"), (b"pkg/fresh.txt", b"pkg")])
+def test_a_file_where_a_folder_is_and_a_folder_where_a_file_is_do_not_apply(forge, old, new):
+    (patch,) = forge.patches((message(), {"pkg/fresh.txt": b"x\n"}))
+    loaded = forge.write([Patch(patch.name, patch.raw.replace(old, new))])
+    for act in (series.tree, series.commits):
+        with pytest.raises(CheckFailed, match="does not apply"):
+            act(forge.git, forge.commit, loaded)
 
 
 def test_the_same_pin_and_series_are_the_same_commits_in_another_repository(forge, tmp_path):
@@ -79,6 +103,7 @@ def test_a_patch_that_does_not_apply_is_named_with_file_and_hunk(forge):
 def test_nothing_but_objects_is_written(forge):
     loaded = forge.write(forge.patches((message(), {"README": b"new\n"})))
     series.tree(forge.git, forge.place.tree, loaded)
+    series.commits(forge.git, forge.commit, loaded)
     assert not (forge.git.git_dir / "index").exists()
     assert forge.git.text("for-each-ref") == ""
 
