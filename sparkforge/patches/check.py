@@ -44,21 +44,24 @@ class Report:
         return not self.faults
 
 
-def check(places: Iterable[Place]) -> tuple[Report, ...]:
-    """Check the series of these places, each against its own pin; ids are one space for all of them."""
-    taken: dict[str, str] = {}
-    reports = []
+def check(places: Iterable[Place], *, beside: Iterable[Place] = ()) -> tuple[Report, ...]:
+    """Check the series of these places, each against its own pin; ids are one space for all of them.
+
+    Args:
+        places: what to check.
+        beside: other upstreams of the stack, whose patches may be depended on; they are not checked.
+    """
     every = list(places)
-    known = {at.name: _ids(at) for at in every}
+    known = {at.name: _ids(at) for at in (*beside, *every)}
+    reports = []
     for at in every:
-        others = frozenset(item for name, ids in known.items() if name != at.name for item in ids)
-        report = _check(at, others)
+        elsewhere = {item: name for name, ids in known.items() if name != at.name for item in ids}
+        report = _check(at, frozenset(elsewhere))
         twice = [
-            Fault(at.name, "one id for two patches", f"{item} is also in {taken[item]}")
+            Fault(at.name, "one id for two patches", f"{item} is also in {elsewhere[item]}")
             for item in known[at.name]
-            if item in taken
+            if item in elsewhere
         ]
-        taken |= dict.fromkeys(known[at.name], at.name)
         reports.append(replace(report, faults=report.faults + tuple(twice)))
     return tuple(reports)
 

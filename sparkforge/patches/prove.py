@@ -135,6 +135,7 @@ def _proof(store: Store, env: ProveEnv, work: _Work, full: Mapping[str, str]) ->
         return msgspec.structs.replace(found, id=mail.id, left_out=left_out, cached=True)
     say(f"  {mail.id}: {test} without the patch and with it ...")
     proof = judged(mail.id, test, left_out, _run(env, root, test, trees), lambda: _run(env, root, test, full))
+    say(f"  {mail.id}: {test}: {proof.verdict.value}")
     if proof.proved:
         with store.writing(KIND, key) as folder:
             write_file(folder / "proof.json", msgspec.json.encode(proof))

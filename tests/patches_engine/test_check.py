@@ -85,7 +85,11 @@ def test_depends_on_a_patch_of_another_upstream(forge, tmp_path):
     laid(forge, (message("V-01", depends=["F-01"]), {"README": b"x\n"}))
     assert [what for what, _ in whats(forge)] == ["depends on what is not before it"]
     laid(other, (message("F-01"), {"README": b"x\n"}))
-    assert whats(forge, replace(other.place, name="other")) == []
+    elsewhere = replace(other.place, name="other")
+    assert whats(forge, elsewhere) == []
+    assert check.check([forge.place], beside=[elsewhere])[0].clean
+    laid(other, (message("V-01"), {"README": b"x\n"}))
+    assert ("one id for two patches", "V-01 is also in other") in whats(forge, elsewhere)
 
 
 def test_no_tree_recorded_and_another_tree_recorded(forge):
