@@ -74,7 +74,11 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(prefix="sparkforge-measure-") as folder:
         work = Path(folder)
-        cases = {f"{one.name} {one.folder.name}": (one, one.folder) for one in at}
+        # Copies, so that nobody's export changes a series while it is measured.
+        cases = {
+            f"{one.name} {one.folder.name}": (one, Path(shutil.copytree(one.folder, work / one.name / one.folder.name)))
+            for one in at
+        }
         cases[f"synthetic, {given.patches} patches on {at[0].name}"] = (at[0], synthetic(at[0], work, given.patches))
         for name, (place, patches) in cases.items():
             print(name, file=sys.stderr)

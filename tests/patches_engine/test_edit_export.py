@@ -107,6 +107,27 @@ def test_comments_of_the_order_stay_with_their_patch(laid):
     assert check.check([laid.place])[0].faults == ()
 
 
+def test_other_files_of_the_folder_stay_and_nothing_half_written_does(laid):
+    (laid.place.folder / "README.md").write_text("about\n")
+    left = laid.place.folder.parent / f".partial-{laid.place.folder.name}-killed"
+    left.mkdir()
+    tree = edit(laid.place)
+    amend(tree, 0, {"pkg/code.py": b"def one():\n    return 5\n"})
+    export(laid.place)
+    assert (laid.place.folder / "README.md").read_text() == "about\n"
+    assert [path.name for path in laid.place.folder.parent.iterdir()] == [laid.place.folder.name]
+
+
+def test_a_first_series_from_nothing(forge):
+    (forge.place.folder).mkdir(parents=True)
+    (forge.place.folder / "series").write_text("# nothing yet\n")
+    tree = edit(forge.place)
+    (tree.path / "pkg/new.py").write_text("x = 1\n")
+    new(forge.place, feature="V-01", title="code: new")
+    done = export(forge.place)
+    assert (done.written, series.load(forge.place.folder).recorded) == (("0001-code-new.patch",), done.tree)
+
+
 def test_a_stale_patch_is_refreshed(laid):
     loaded = series.load(laid.place.folder)
     first = loaded.patches[0]
