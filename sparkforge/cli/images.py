@@ -10,6 +10,7 @@ from invoke.tasks import task
 from sparkforge import console
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.errors import BadInput
+from sparkforge.paths import shown
 
 _ENGINE = "docker, buildah or auto"
 _PLATFORM = "linux/arm64 or linux/amd64; this machine's where none is named"
@@ -64,8 +65,14 @@ def build(
         print(built.image)
 
 
-@task(help={"check": "only say whether the locks are current; asks no index", "stack": STACK})
-def lock(_: Context, check: bool = False, stack: str = "vllm-0.21") -> None:
+@task(
+    help={
+        "check": "only say whether the locks are current; asks no index",
+        "upgrade": "take the newest versions that the inputs admit",
+        "stack": STACK,
+    }
+)
+def lock(_: Context, check: bool = False, upgrade: bool = False, stack: str = "vllm-0.21") -> None:
     """Make the runtime locks anew, for both platforms and every base's Python."""
     from sparkforge import lock as locks
 
@@ -73,7 +80,8 @@ def lock(_: Context, check: bool = False, stack: str = "vllm-0.21") -> None:
     if check:
         locks.check(of_stack)
     else:
-        locks.make(of_stack, store)
+        for path in locks.make(of_stack, store, upgrade=upgrade):
+            print(shown(path))
 
 
 @task(
@@ -143,13 +151,14 @@ def smoke(
 
 @task(
     help={
-        "engine": "install and start this engine although another proves able",
-        "cross": "also what images for another platform need",
+        "platform": "what images will be built for; this machine's platform where none is named",
         "dry-run": "print the plan and do nothing",
     }
 )
-def setup(_: Context, engine: str = "auto", cross: bool = False, dry_run: bool = False) -> None:
+def setup(_: Context, platform: str = "", dry_run: bool = False) -> None:
     """Make this machine ready to build: an engine, mmdebstrap, compilers. Does only what is missing."""
     from sparkforge.host import setup as host
+    from sparkforge.platforms import Platform
+    from sparkforge.store import Store
 
-    host.setup(engine=engine, cross=cross, dry=dry_run)
+    host.setup(Store.open(), Platform.parse(platform) if platform else Platform.host(), dry_run=dry_run)
