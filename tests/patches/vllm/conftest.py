@@ -183,3 +183,22 @@ def tiny_gpt_oss():
             "original_max_position_embeddings": 4096,
         },
     )
+
+
+@pytest.fixture
+def tiny_config(tmp_path, tiny_gpt_oss):
+    """A function that returns a whole configuration for the tiny gpt-oss; keywords go to the cache's."""
+    import json
+
+    def make(**cache):
+        from vllm.config import CacheConfig, ModelConfig, VllmConfig
+        from vllm.config.device import DeviceConfig
+
+        config = tiny_gpt_oss.to_dict() | {"architectures": ["GptOssForCausalLM"], "dtype": "bfloat16"}
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        model = ModelConfig(model=str(tmp_path), skip_tokenizer_init=True, dtype="bfloat16")
+        return VllmConfig(
+            model_config=model, device_config=DeviceConfig("cpu"), cache_config=CacheConfig(block_size=16, **cache)
+        )
+
+    return make
