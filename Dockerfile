@@ -12,14 +12,16 @@
 
 ARG BASE=scratch
 ARG BUILD_BASE=scratch
+# Both platforms are always said: after a stage that says its own, buildah 1.28 takes that for the ones behind it.
+ARG PLATFORM=linux/amd64
 ARG BUILD_PLATFORM=linux/amd64
 ARG REGISTRY_IMAGE=scratch
 # native: the runtime is installed in the image itself. cross: it is laid by another platform's machine and copied.
 ARG LAY=native
 
 # A base from a registry, with the packages that every base has. Built by itself, with a network; the only stage with one.
-FROM ${REGISTRY_IMAGE} AS base
-ARG PACKAGES
+FROM --platform=${PLATFORM} ${REGISTRY_IMAGE} AS base
+ARG PACKAGES=
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends ${PACKAGES} \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
@@ -39,7 +41,7 @@ RUN --mount=type=bind,source=runtime,target=/run/lay \
     echo "runtime ${RUNTIME}" && python3 /opt/lay/install.py runtime \
     --wheels /run/lay/wheels --lock /run/lay/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
 
-FROM ${BASE} AS runtime-native
+FROM --platform=${PLATFORM} ${BASE} AS runtime-native
 ARG WHEEL_PLATFORM
 ARG TRIPLE
 ARG RUNTIME
@@ -47,7 +49,7 @@ RUN --mount=type=bind,source=runtime,target=/run/lay --mount=type=bind,from=lay,
     echo "runtime ${RUNTIME}" && python3 /run/scripts/install.py runtime \
     --wheels /run/lay/wheels --lock /run/lay/lock.txt --platform ${WHEEL_PLATFORM} --triple ${TRIPLE}
 
-FROM ${BASE} AS runtime-cross
+FROM --platform=${PLATFORM} ${BASE} AS runtime-cross
 COPY --from=lay-runtime /opt/venv /opt/venv
 COPY --from=lay-runtime /opt/sparkforge /opt/sparkforge
 

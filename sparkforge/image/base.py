@@ -195,6 +195,6 @@ def _with_packages(engine: Engine, store: Store, reference: str, tag: str, platf
     if empty.exists():
         shutil.rmtree(empty)
     empty.mkdir(parents=True)
-    args = {"REGISTRY_IMAGE": reference, "PACKAGES": " ".join(packages())}
+    args = {"PLATFORM": platform.oci, "REGISTRY_IMAGE": reference, "PACKAGES": " ".join(packages())}
     say(f"  installing {args['PACKAGES']}")
     engine.build(Recipe(empty, Path(ROOT / "Dockerfile"), "base", tag, platform, args, network=True))

@@ -45,6 +45,7 @@ def arguments(
     return {
         "BASE": on.tag,
         "BUILD_BASE": lay_on.tag,
+        "PLATFORM": platform.oci,
         "BUILD_PLATFORM": host.oci,
         "LAY": "cross" if cross else "native",
         "PYTHON": on.python,

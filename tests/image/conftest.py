@@ -1,8 +1,6 @@
 """Engines that prove able here, a base, and a small stack of made wheels to build images from."""
 
-import hashlib
 import importlib.util
-import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +10,10 @@ import pytest
 from sparkforge.engine.base import Recipe
 from sparkforge.engine.choose import candidates, proven
 from sparkforge.image import base, context
+from sparkforge.overlay import compute
 from sparkforge.paths import ROOT
 from sparkforge.platforms import Platform
-from sparkforge.recipes import load_stack
+from sparkforge.recipes import File, Mapping, Upstream, load_stack
 from sparkforge.store import Store
 
 _spec = importlib.util.spec_from_file_location("image_wheels", Path(__file__).with_name("wheels.py"))
@@ -22,6 +21,16 @@ wheels = importlib.util.module_from_spec(_spec)
 sys.modules["image_wheels"] = wheels
 _spec.loader.exec_module(wheels)
 
+UPSTREAM = Upstream(
+    package="vllm",
+    release="1.0",
+    git="",
+    commit="0" * 40,
+    sdist=File("vllm-1.0.tar.gz", "0" * 64),
+    wheels={},
+    series="",
+    overlay=(Mapping("vllm/", "vllm/"),),
+)
 SERVER = b"""import sys
 def main():
     print("serving", *sys.argv[1:])
@@ -63,21 +72,16 @@ class Demo:
         return file
 
     def overlay(self, word: str) -> Path:
-        """An overlay that replaces the upstream's one module, as a patch of one line would."""
-        pin, new = module("pin"), module(word)
-        folder = self.folder / "overlay" / word
-        tree = b"0123456789abcdef\n"
-        entries = [
-            entry("vllm/__init__.py", "replace", hashlib.sha256(pin).hexdigest(), new),
-            entry("vllm/sparkforge_tree.txt", "add", None, tree),
-        ]
-        for path, content in (("vllm/__init__.py", new), ("vllm/sparkforge_tree.txt", tree)):
-            (folder / "files" / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / "files" / path).write_bytes(content)
-        said = {"format": 1, "upstream": "vllm", "distribution": "vllm", "package": "vllm", "release": "1.0"}
-        said |= {"pin_tree": "0" * 40, "tree": "1" * 40, "entries": entries, "not_shipped": [], "stand_ins": []}
-        (folder / "manifest.json").write_text(json.dumps(said))
-        return folder
+        """The overlay of a patch of one line."""
+        git = self.store.git()
+        pin, tree = (self.tree(git, module(said)) for said in ("pin", word))
+        found = compute.compute(git, self.store, name="vllm", upstream=UPSTREAM, pin_tree=pin, tree=tree)
+        return found.path
+
+    def tree(self, git, content: bytes) -> str:
+        blob = git.text("hash-object", "-w", "--stdin", stdin=content)
+        folder = git.text("mktree", stdin=f"100644 blob {blob}\t__init__.py\n".encode())
+        return git.text("mktree", stdin=f"040000 tree {folder}\tvllm\n".encode())
 
     def kernels(self) -> Path:
         folder = self.folder / "kernels" / "sparkforge_kernels"
@@ -107,7 +111,12 @@ class Demo:
         )
 
     def on(self, platform: Platform) -> "Demo":
-        return replace(self, platform=platform)
+        """The same stack for another platform: one of its wheels is of that platform alone."""
+        content = {"demo_native.py": f"MACHINE = {platform.machine!r}\n".encode()}
+        tag = f"py3-none-manylinux_2_17_{platform.machine}"
+        native = wheels.make(self.folder, "demo_native", "1.0", content, tag=tag)
+        others = tuple(wheel for wheel in self.runtime if "native" not in wheel.name)
+        return replace(self, platform=platform, runtime=(*others, native))
 
 
 def arguments(made, on, platform, *, build_base=None):
@@ -118,10 +127,6 @@ def arguments(made, on, platform, *, build_base=None):
 
 def module(word: str) -> bytes:
     return b"WORD = %r\n" % word + SERVER
-
-
-def entry(path, op, pin, content):
-    return {"path": path, "op": op, "pin_sha256": pin, "sha256": hashlib.sha256(content).hexdigest(), "mode": 0o644}
 
 
 @pytest.fixture(scope="session")
@@ -143,4 +148,4 @@ def demo(tmp_path_factory):
     )
     vllm = wheels.make(folder, "vllm", "1.0", {"vllm/__init__.py": module("pin")}, scripts=["vllm = vllm:main"])
     store = Store.open(folder / "store")
-    return Demo(folder, store, wheels.uv(folder), runtime, (vllm,), Platform.host())
+    return Demo(folder, store, wheels.uv(folder), runtime, (vllm,), Platform.host()).on(Platform.host())
