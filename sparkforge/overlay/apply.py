@@ -22,9 +22,9 @@ import hashlib
 import io
 import json
 import os
+import py_compile
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,14 +32,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-STATE = "sparkforge-overlay"  # directory in the .dist-info that holds the journal or the state, and the originals
+STATE = "sparkforge-overlay"  # in the .dist-info: the journal or the state, and the originals
 SHADOWS = {"flashinfer-jit-cache": "its compiled modules are loaded instead of the patched sources"}
 _SHOWN = 10
-_COMPILE = """
-import json, py_compile, sys
-for words in json.load(sys.stdin):
-    py_compile.compile(*words, True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
-"""
 
 
 class Refused(Exception):  # noqa: N818  the word that users read
@@ -52,13 +47,14 @@ class Refused(Exception):  # noqa: N818  the word that users read
 
 @dataclass(frozen=True)
 class Entry:
-    """One file: its path in site-packages, what happens to it, both hashes, mode and new content."""
+    """One file: path in site-packages, what happens to it, hashes, mode, for which distribution, new content."""
 
     path: str
     op: str
     pin_sha256: str | None
     sha256: str | None
     mode: int
+    only: str
     content: bytes | None = None
 
 
@@ -83,14 +79,10 @@ class Place:
 
 
 def read_overlay(folder: Path) -> tuple[dict[str, Any], str, list[Entry]]:
-    """Manifest of an overlay, the hash that names it, and its entries, every content held against its hash.
-
-    Raises:
-        Refused: it is no overlay, or a file of it is not what the manifest says.
-    """
+    """Manifest of an overlay, the hash that names it, and its entries; Refused if a file is not what it says."""
     try:
         raw = (folder / "manifest.json").read_bytes()
-        said = json.loads(raw)
+        said: dict[str, Any] = json.loads(raw)
         listed = [Entry(**entry) for entry in said["entries"]]
     except (OSError, ValueError, KeyError, TypeError) as broken:
         raise Refused("this is no overlay", why=f"{folder}: {broken}", status=2) from broken
@@ -108,10 +100,9 @@ def read_overlay(folder: Path) -> tuple[dict[str, Any], str, list[Entry]]:
 
 
 def find(site: Path, said: Mapping[str, Any], out: Path | None = None) -> Place:
-    """The distribution in `site` that an overlay is for: the pin's own, or one that stands in for it.
+    """The distribution in `site` that an overlay is for, the pin's own or one that stands in for it.
 
-    Raises:
-        Refused: it is not there, is another release, is there twice, or something shadows the sources.
+    Refused if there is none, another release, both, or if something shadows the sources.
     """
     installed = dict(_distributions(site))
     for shadow, why in SHADOWS.items():
@@ -139,17 +130,9 @@ def _distributions(site: Path) -> Iterator[tuple[str, tuple[Path, str]]]:
 
 
 def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> list[Entry]:
-    """Entries to write, each held against what is installed; a stand-in gets an alias of the pin's name.
-
-    Raises:
-        Refused: a file is not the pin's; names every such file (the first ten) with both hashes.
-    """
-    accepted: Mapping[str, str] = {}
-    full = list(entries)
-    for one in said["stand_ins"]:
-        if one["distribution"] == place.name:
-            accepted = one["accepted"]
-            full += _alias(place, said["distribution"], one["alias"]) if one["alias"] else []
+    """Entries to write; Refused with both hashes of every file (the first ten) that is not the pin's."""
+    accepted = {one["distribution"]: one["accepted"] for one in said["stand_ins"]}.get(place.name, {})
+    full = [entry for entry in entries if entry.only in {"", place.name}]
     gone = [entry.path for entry in full if entry.op == "delete"]
     if place.root != place.site and (gone or (place.info / STATE).exists()):
         why = f"it cannot delete {', '.join(gone)}" if gone else f"{place.info / STATE} is there: --revert it first"
@@ -161,20 +144,10 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
         if sha not in {entry.pin_sha256, accepted.get(entry.path, entry.pin_sha256)}:
             wrong.append(f"{entry.path}: sha256 {sha}, the pin has {entry.pin_sha256}")
     if wrong:
-        more = [f"and {len(wrong) - _SHOWN} more"] if len(wrong) > _SHOWN else []
-        why = "\n       ".join(wrong[:_SHOWN] + more)
+        why = "\n       ".join(wrong[:_SHOWN] + [f"and {len(wrong) - _SHOWN} more"] * (len(wrong) > _SHOWN))
         do = f"reinstall the pinned wheel of {place.name}; for a stand-in, accept the file's hash"
         raise Refused(f"{place.name} in {place.site} is not what the overlay was made for", why=why, do=do)
     return full
-
-
-def _alias(place: Place, name: str, version: str) -> list[Entry]:
-    texts = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: installed as {place.name}\n",
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: sparkforge\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    contents = {f"{name.replace('-', '_')}-{version}.dist-info/{file}": text.encode() for file, text in texts.items()}
-    return [Entry(path, "add", None, _sha(content), 0o644, content) for path, content in contents.items()]
 
 
 def _pin_content(place: Place, path: str) -> bytes | None:
@@ -189,9 +162,7 @@ def _pin_content(place: Place, path: str) -> bytes | None:
 
 
 def apply(site: Path, folder: Path, *, out: Path | None = None) -> str:
-    """Lay the overlay in `folder` over the package in `site`; returns one line that says what was done.
-
-    With `out`, the new files are written below that directory instead: a layer to be copied over the site.
+    """Lay the overlay in `folder` over the package in `site`, or write it below `out`, a layer to be copied there.
 
     Raises:
         Refused: nothing was changed.
@@ -357,15 +328,15 @@ def _put(file: Path, content: bytes, mode: int) -> None:
 
 
 def _is_of(path: str, source: str) -> bool:
-    """Whether `path` is the file `source`, or bytecode of it, of any Python and optimisation level."""
-    folder, name = str(Path(source).parent), Path(source).stem
-    cached = Path(path).parent == Path(folder, "__pycache__") and Path(path).name.startswith(f"{name}.")
-    return path == source or (source.endswith(".py") and path.endswith(".pyc") and (cached or path == f"{source}c"))
+    """Whether `path` is the file `source`, or bytecode of it: of any Python and level, half written ones too."""
+    file, module = Path(path), Path(source)
+    cached = file.parent == module.parent / "__pycache__" and file.name.startswith(f"{module.stem}.")
+    return path == source or (module.suffix == ".py" and ".pyc" in file.name and (cached or path == f"{source}c"))
 
 
 def _bytecode(root: Path, source: str) -> list[Path]:
     folder = (root / source).parent
-    files = [*folder.glob("__pycache__/*.pyc"), *folder.glob("*.pyc")]
+    files = [*folder.glob("__pycache__/*.pyc*"), *folder.glob("*.pyc")]
     return [file for file in files if _is_of(file.relative_to(root).as_posix(), source)]
 
 
@@ -382,26 +353,21 @@ def _drop_if_empty(folder: Path) -> None:
 
 
 def _compile(place: Place, paths: Sequence[str]) -> None:
-    """Compile with a Python of the version that `site` belongs to; its bytecode is the same on every platform.
-
-    Where this machine has none, modules compile when they are imported, which is right but slower.
-    """
+    """Compile for the Python that `site` belongs to, if this is it; a module that has no bytecode gets it on import."""
+    modules = [path for path in paths if path.endswith(".py")]
     said = re.fullmatch(r"python3\.(\d+)", place.site.resolve().parent.name)
-    minor = int(said[1]) if said else sys.version_info.minor
-    python = sys.executable if minor == sys.version_info.minor else shutil.which(f"python3.{minor}")
-    work, stale = [], []
-    for path in (path for path in paths if path.endswith(".py")):
-        file = place.root / path
-        work.append([str(file), f"{file.parent}/__pycache__/{file.stem}.cpython-3{minor}.pyc", str(place.site / path)])
-        stale += _bytecode(place.site, path)
-    if python is None and stale and place.root != place.site:
-        why = f"{stale[0]} would stay in force below the layer, and this machine has no python3.{minor}"
-        raise Refused("stale bytecode cannot be replaced", why=why, status=3)
-    if python is not None and work:
-        words = [python, "-I", "-c", _COMPILE]
-        done = subprocess.run(words, input=json.dumps(work), text=True, capture_output=True, check=False)
-        if done.returncode:
-            raise Refused("a module of the overlay does not compile", why=done.stderr.strip()[-600:])
+    if said and int(said[1]) != sys.version_info.minor:
+        stale = [file for path in modules for file in _bytecode(place.site, path)]
+        if stale and place.root != place.site:
+            why, do = f"{stale[0]} would stay in force below the layer", f"run this with python3.{said[1]}"
+            raise Refused("stale bytecode cannot be replaced", why=why, do=do, status=3)
+        return
+    for path in modules:
+        file, mode = place.root / path, py_compile.PycInvalidationMode.CHECKED_HASH
+        try:
+            py_compile.compile(str(file), dfile=str(place.site / path), doraise=True, invalidation_mode=mode)
+        except py_compile.PyCompileError as bad:
+            raise Refused("a module of the overlay does not compile", why=bad.msg.strip()) from bad
 
 
 def _sha(content: bytes) -> str:

@@ -19,7 +19,7 @@ from sparkforge.store import Store
 
 KIND = "overlay"
 TREE_FILE = "sparkforge_tree.txt"
-_FORMAT = 1
+_FORMAT = 2
 _MODES = {b"100644": 0o644, b"100755": 0o755}
 _RAW = re.compile(rb":(\d{6}) (\d{6}) ([0-9a-f]+) ([0-9a-f]+) ([A-Z])\d*")
 
@@ -33,6 +33,7 @@ class Entry(msgspec.Struct, frozen=True):
         pin_sha256: of the wheel's file; None for one that is added.
         sha256: of the new file; None for one that is deleted.
         mode: permission bits of the new file.
+        only: distribution that alone gets it; "" is all.
     """
 
     path: str
@@ -40,6 +41,7 @@ class Entry(msgspec.Struct, frozen=True):
     pin_sha256: str | None
     sha256: str | None
     mode: int
+    only: str = ""
 
 
 class StandIn(msgspec.Struct, frozen=True):
@@ -138,8 +140,7 @@ def compute(
     key = _key(name, upstream, pin_tree, tree, stand_ins)
     if not store.has(KIND, key):
         with store.writing(KIND, key) as folder:
-            entries: list[Entry] = []
-            not_shipped: list[str] = []
+            entries, not_shipped = list[Entry](), list[str]()
             for change in _changes(git, pin_tree, tree):
                 path = _placed(folders, change.path)
                 if path is None:
@@ -148,6 +149,7 @@ def compute(
                     entries.append(_entry(git, folder, change, path))
             package = _package(upstream.overlay)
             entries.append(_write(folder, f"{package}/{TREE_FILE}", f"{tree}\n".encode(), None, 0o644))
+            entries += [entry for one in stand_ins if one.alias for entry in _alias(folder, upstream.package, one)]
             manifest = Manifest(
                 format=_FORMAT,
                 upstream=name,
@@ -248,3 +250,15 @@ def _write(folder: Path, path: str, content: bytes, pin: str | None, mode: int) 
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
     return Entry(path, "replace" if pin else "add", pin, hashing.sha256_bytes(content), mode)
+
+
+def _alias(folder: Path, name: str, stand_in: StandIn) -> Iterator[Entry]:
+    """Metadata of the upstream's own name, for a stand-in; without RECORD, since nobody installed it."""
+    said = f"Summary: installed as {stand_in.distribution}\n"
+    texts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {stand_in.alias}\n{said}",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: sparkforge\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    for file, text in texts.items():
+        path = f"{name.replace('-', '_')}-{stand_in.alias}.dist-info/{file}"
+        yield msgspec.structs.replace(_write(folder, path, text.encode(), None, 0o644), only=stand_in.distribution)
