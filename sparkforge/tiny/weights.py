@@ -75,8 +75,8 @@ def tensors(shape: Shape) -> list[Tensor]:
             # the clamp at 7.
             Tensor(at + "mlp.experts.gate_up_proj", (shape.experts, wide, 2 * inner), 0.0, 2.5 * by_wide),
             Tensor(at + "mlp.experts.gate_up_proj_bias", (shape.experts, 2 * inner), 0.0, 0.3),
-            Tensor(at + "mlp.experts.down_proj", (shape.experts, inner, wide), 0.0, 0.3 * by_inner),
-            Tensor(at + "mlp.experts.down_proj_bias", (shape.experts, wide), 0.0, 0.1),
+            Tensor(at + "mlp.experts.down_proj", (shape.experts, inner, wide), 0.0, 0.15 * by_inner),
+            Tensor(at + "mlp.experts.down_proj_bias", (shape.experts, wide), 0.0, 0.25),
         ]
     return [
         *found,

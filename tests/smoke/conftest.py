@@ -6,6 +6,7 @@ import stat
 import struct
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def fake_venv(tmp_path, monkeypatch):
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cpu_venv():
     """A virtual environment with the CPU build of vLLM."""
     named = os.environ.get("SPARKFORGE_CPU_VENV")
@@ -103,7 +104,7 @@ FAULTS = {
 }
 
 
-def plant(model, fault, folder):
+def plant(fault, model, folder):
     """Copy a model with a fault in its weights or its configuration."""
     shutil.copytree(model, folder)
     what = FAULTS[fault]
@@ -123,9 +124,10 @@ def plant(model, fault, folder):
     return folder
 
 
-@pytest.fixture
-def planted(tmp_path):
-    return lambda model, fault: plant(model, fault, tmp_path / fault.replace(" ", "-"))
+@pytest.fixture(scope="session")
+def faults():
+    """Every planted fault by its name: a function of the true model and of the folder to make."""
+    return {name: partial(plant, name) for name in FAULTS}
 
 
 @pytest.fixture(params=FAULTS)

@@ -33,18 +33,23 @@ def test_tokens_that_lose_little_pass(client):
 @pytest.mark.parametrize(
     "ask",
     [
-        scores(0.07),
-        scores(0.0, at={3: 2.1}),
+        scores(0.035),
         scores(math.nan),
         scores(0.0, at={0: math.nan}),
         lambda request: b"Killed\n",
         lambda request: b"",
         lambda request: b'{"sequences": [], "versions": {}}',
     ],
-    ids=["mean", "one token", "all NaN", "one NaN", "no answer", "nothing", "of nothing"],
+    ids=["mean", "all NaN", "one NaN", "no answer", "nothing", "of nothing"],
 )
 def test_all_else_fails(client, ask):
     assert regret(client(), ask, model="m", limits=LIMITS).verdict is Verdict.FAILED
+
+
+def test_one_token_that_loses_too_much_fails(client):
+    lax = Limits(mean=1.0, tokens=8)
+    assert regret(client(), scores(0.0, at={3: 3.9}), model="m", limits=lax).verdict is Verdict.PASSED
+    assert regret(client(), scores(0.0, at={3: 4.1}), model="m", limits=lax).verdict is Verdict.FAILED
 
 
 def test_a_server_without_token_ids_fails(client):

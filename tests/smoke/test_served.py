@@ -32,11 +32,14 @@ class Faulty(VenvSite):
     plant: object = field(kw_only=True)
 
     def start(self, model, flags, env, *, user):
-        wrong: Path = self.plant(model, "experts shuffled in one layer")
+        wrong: Path = self.plant(model)
         return replace(super().start(wrong, flags, env, user=user), model=str(model))
 
 
-def test_vllm_with_a_planted_fault_fails_by_regret_alone(cpu_venv, tmp_path, planted):
-    report = look(Faulty(cpu_venv, plant=planted), store=Store.open(tmp_path / "store"))
+def test_vllm_with_a_planted_fault_fails_by_regret_alone(cpu_venv, tmp_path, faults):
+    def plant(model):
+        return faults["experts shuffled in one layer"](model, tmp_path / "faulty")
+
+    report = look(Faulty(cpu_venv, plant=plant), store=Store.open(tmp_path / "store"))
     print(report.table())
     assert [one.name for one in report.checks if one.verdict.value == "failed"] == ["regret"]

@@ -38,7 +38,7 @@ def test_its_bytes_follow_from_shape_and_seed(tmp_path):
 
 def test_the_default_has_the_bytes_that_the_limits_of_regret_were_measured_on(tmp_path):
     write(tmp_path, Shape())
-    assert sha256_tree(tmp_path) == "5abdf89979c82bc4ee18598bde4c81295db2271a2b668da2a061088ac82001d9"
+    assert sha256_tree(tmp_path) == "0ca23044f9015bc99a655f00f90233fd939c66f05a69c294565c7b20ffa671a8"
 
 
 def test_the_file_of_weights_is_whole(tmp_path):
