@@ -178,7 +178,10 @@ class Engine(Protocol):
         """Directory of its images, for disk needs."""
 
     def build(self, recipe: Recipe) -> str:
-        """Build and tag an image; its id. CheckFailed when the build fails."""
+        """Build and tag an image; its id. CheckFailed when the build fails, and the tag stays with what had it.
+
+        Otherwise that image is removed, unless it has another name or a container.
+        """
 
     def has(self, tag: str) -> bool:
         """Whether the image is here."""

@@ -79,8 +79,13 @@ class Buildah:
             words += ["--build-arg", f"{name}={value}"]
         for name, value in sorted(recipe.labels.items()):
             words += ["--label", f"{name}={value}"]
+        before = self.image_id(tag) if self.has(tag) else ""
         streamed([*words, str(recipe.context)], name=self.name)
-        return self.image_id(tag)
+        after = self.image_id(tag)
+        if before and before != after:
+            # What had this name goes, unless it has another one or a container: only its own layers are lost.
+            self._do("rmi", before, accept=())
+        return after
 
     def has(self, tag: str) -> bool:
         """Whether the image is here."""

@@ -75,8 +75,13 @@ class Docker:
             words += ["--build-arg", f"{name}={value}"]
         for name, value in sorted(recipe.labels.items()):
             words += ["--label", f"{name}={value}"]
+        before = self.image_id(tag) if self.has(tag) else ""
         streamed([*words, str(recipe.context)], name=self.name, env=_environment())
-        return self.image_id(tag)
+        after = self.image_id(tag)
+        if before and before != after:
+            # What had this name goes, unless it has another one or a container: only its own layers are lost.
+            self._do("image", "rm", before, accept=(0, 1))
+        return after
 
     def has(self, tag: str) -> bool:
         """Whether the image is here."""
