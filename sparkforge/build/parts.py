@@ -8,8 +8,10 @@ from pathlib import Path
 import msgspec
 
 from sparkforge import fetch, sources, toolchain, trees
+from sparkforge import lock as locks
 from sparkforge.arch import Arch
 from sparkforge.build.request import Request
+from sparkforge.console import warn
 from sparkforge.hashing import key_of
 from sparkforge.integrity import sound_git
 from sparkforge.kernels import audit
@@ -18,7 +20,7 @@ from sparkforge.kernels.declare import Kernel, load_kernels
 from sparkforge.overlay import compute
 from sparkforge.overlay.of_stack import stand_ins
 from sparkforge.patches import series
-from sparkforge.paths import ROOT
+from sparkforge.paths import ROOT, shown
 from sparkforge.pipeline import Pipeline
 from sparkforge.platforms import Platform
 from sparkforge.recipes import Base, Stack
@@ -62,8 +64,10 @@ def upstreams(line: Pipeline, store: Store, stack: Stack, request: Request) -> U
             make=lambda name=name, pin=pin, patches=patches: trees.make(store, git, name, pin, patches),  # type: ignore[misc]
             shows=lambda tree: f"{len(tree.series.patches)} patches, tree {tree.id[:12]}",
         )
-        if tree is not None and request.locked:
-            trees.recorded(tree)
+        if tree is not None and tree.id != tree.series.recorded:
+            if request.locked:
+                trees.recorded(tree)
+            warn(f"{shown(tree.series.dir)} was edited: it leads to {tree.id[:12]}, not to the tree that it records")
         reached[name] = tree
         overlays[name] = _overlay(line, store, stack, name, tree)
     return Upstreams(reached, overlays)
@@ -190,11 +194,15 @@ def wheels(store: Store, stack: Stack, request: Request, base: Base, upstream: t
 
     Raises:
         BadInput: a lock is missing or not pinned.
+        CheckFailed: a lock was edited or damaged.
         EnvironmentLacks: the index does not answer, where it was not asked before.
     """
     lock = stack.lock(request.target, request.platform, base.python)
     host = Platform.host()
     tools = ROOT / stack.locks / f"tools-{host.debian}.txt"
+    for file in (lock, tools):
+        if file.is_file():  # where it is not, reading it says so
+            locks.verify(file)
     return Wheels(
         resolve(store, lock, request.platform, base.python, base.glibc),
         upstream,
