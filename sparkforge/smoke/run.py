@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
-from sparkforge.console import say, table
+from sparkforge.console import say
 from sparkforge.engine.base import Engine
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.smoke import checks
 from sparkforge.smoke.checks import Check, Verdict, check
 from sparkforge.smoke.client import Client, NoReply
+from sparkforge.smoke.image import ImageSite
 from sparkforge.smoke.regret import regret
-from sparkforge.smoke.sites import ImageSite, Server, Site, VenvSite, last_lines
+from sparkforge.smoke.report import SmokeReport
+from sparkforge.smoke.sites import Server, Site, last_lines
+from sparkforge.smoke.venv import VenvSite
 from sparkforge.store import Store
 from sparkforge.tiny.make import make
 
@@ -60,49 +61,6 @@ class Bounds:
     start: float = 1200.0
     silence: float = 120.0
     stop: float = 60.0
-
-
-@dataclass(frozen=True)
-class SmokeReport:
-    """What a smoke run found.
-
-    Attributes:
-        subject: image or virtual environment.
-        model: directory of the weights, or `tiny gpt-oss`.
-        checks: in the order in which they ran; a name is followed by `as UID` in the second run.
-        seconds: of the whole run.
-        log: last lines of the server that failed; empty when all passed.
-    """
-
-    subject: str
-    model: str
-    checks: tuple[Check, ...]
-    seconds: float
-    log: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return all(one.verdict is not Verdict.FAILED for one in self.checks)
-
-    def json(self) -> bytes:
-        """The report for programs."""
-        return msgspec.json.encode({**msgspec.to_builtins(self), "passed": self.passed})
-
-    def table(self) -> str:
-        """The report for people: a line for each check."""
-        rows = [(one.name, one.verdict.value, one.said.partition("\n")[0]) for one in self.checks]
-        return table(("check", "verdict", "what was seen"), rows)
-
-    def demand(self) -> None:
-        """Nothing, or the first failure with the server's last lines.
-
-        Raises:
-            CheckFailed: a check failed.
-        """
-        for one in self.checks:
-            if one.verdict is Verdict.FAILED:
-                raise CheckFailed(f"smoke of {self.subject}: {one.name} failed", why=f"{one.said}\n{self.log}")
 
 
 def smoke(

@@ -1,4 +1,5 @@
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,12 +23,17 @@ class Process:
 
     def __init__(self, launch, folder, python):
         self.launch, self.log, self.python, self.removed = launch, folder / "log", python, 0
-        if launch.env.get("CACHES") != "lost":
+        if launch.env.get("CACHES") != "lost" and not launch.entrypoint:
             next(one.source for one in launch.mounts if one.target == "/home/x/.cache").joinpath("made").touch()
+        words = [sys.executable, FAKE, *launch.command]
+        if launch.entrypoint:
+            here = {one.target: str(one.source) for one in launch.mounts}
+            words = [
+                launch.entrypoint,
+                *(" ".join(here.get(part, part) for part in one.split()) for one in launch.command),
+            ]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, FAKE, *launch.command], stdout=log, stderr=log, env={**os.environ, **launch.env}
-            )
+            self.process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, **launch.env})
 
     def alive(self):
         return self.process.poll() is None
@@ -127,3 +133,23 @@ def test_a_volume_that_stays_empty_fails(engine, tmp_path, monkeypatch):
 def test_an_image_without_a_home_is_refused(engine, tmp_path):
     with pytest.raises(CheckFailed, match="HOME"):
         smoke("an-image", engine(env=()), store=Store.open(tmp_path / "store"), bounds=QUICK)
+
+
+def test_files_of_another_user_are_removed_by_the_engine(engine, tmp_path, monkeypatch):
+    engines, refused = engine(), []
+    remove = shutil.rmtree
+
+    def rmtree(path, **words):
+        if (path / "volume" / "made").exists():
+            refused.append(path)
+            raise PermissionError(path)
+        remove(path, **words)
+
+    monkeypatch.setattr("shutil.rmtree", rmtree)
+    report = smoke("an-image", engines, store=Store.open(tmp_path / "store"), bounds=QUICK)
+    assert report.passed
+    assert len(refused) == 2
+    sweepers = [one for one in engines.made if one.launch.entrypoint]
+    assert [one.launch.user for one in sweepers] == ["0:0", "0:0"]
+    assert all(one.removed for one in sweepers)
+    assert list(tmp_path.glob("sparkforge-smoke-*")) == []

@@ -8,7 +8,7 @@ import pytest
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.smoke.checks import Verdict
 from sparkforge.smoke.run import Bounds, look, smoke_venv
-from sparkforge.smoke.sites import VenvSite
+from sparkforge.smoke.venv import VenvSite
 from sparkforge.store import Store
 
 QUICK = Bounds(start=10.0, silence=5.0, stop=1.0)

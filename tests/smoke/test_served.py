@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sparkforge.smoke.run import look, smoke_venv
-from sparkforge.smoke.sites import VenvSite
+from sparkforge.smoke.venv import VenvSite
 from sparkforge.store import Store
 
 pytestmark = pytest.mark.slow

@@ -1,0 +1,54 @@
+"""What a smoke run found: a value, a table for people, JSON for programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from sparkforge.console import table
+from sparkforge.errors import CheckFailed
+from sparkforge.smoke.checks import Check, Verdict
+
+
+@dataclass(frozen=True)
+class SmokeReport:
+    """What a smoke run found.
+
+    Attributes:
+        subject: image or virtual environment.
+        model: directory of the weights, or `tiny gpt-oss`.
+        checks: in the order in which they ran; a name is followed by `as UID` in the second run.
+        seconds: of the whole run.
+        log: last lines of the server that failed; empty when all passed.
+    """
+
+    subject: str
+    model: str
+    checks: tuple[Check, ...]
+    seconds: float
+    log: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(one.verdict is not Verdict.FAILED for one in self.checks)
+
+    def json(self) -> bytes:
+        """The report for programs."""
+        return msgspec.json.encode({**msgspec.to_builtins(self), "passed": self.passed})
+
+    def table(self) -> str:
+        """The report for people: a line for each check."""
+        rows = [(one.name, one.verdict.value, one.said.partition("\n")[0]) for one in self.checks]
+        return table(("check", "verdict", "what was seen"), rows)
+
+    def demand(self) -> None:
+        """Nothing, or the first failure with the server's last lines.
+
+        Raises:
+            CheckFailed: a check failed.
+        """
+        for one in self.checks:
+            if one.verdict is Verdict.FAILED:
+                raise CheckFailed(f"smoke of {self.subject}: {one.name} failed", why=f"{one.said}\n{self.log}")
