@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sparkforge import fetch
-from sparkforge.build import image, parts
+from sparkforge.build import image, parts, requirements
 from sparkforge.build.request import Request
 from sparkforge.console import mib, say, warn
 from sparkforge.engine import choose
@@ -82,6 +82,8 @@ def build(store: Store, stack: Stack, request: Request) -> Built:
             f"{len(found.all)} files, {mib(disk.sizes(fetch.path_of(store, one.file) for one in found.all))}"
         ),
     )
+
+    requirements.step(line, store, stack, request, wheels, base=pin)
 
     def made_base() -> bases.Base:
         return bases.ensure(engine, store, stack, flavor, request.platform, locked=request.locked)
