@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
+import textwrap
 
 import pytest
 
@@ -202,3 +205,86 @@ def tiny_config(tmp_path, tiny_gpt_oss):
         )
 
     return make
+
+
+# A package with decode kernels: the answers of its functions tell who gave them, `calls` what was asked of it.
+PACKAGE = '''
+import torch
+
+calls = []
+faster = True
+archs = {(12, 1), (12, 0)}
+E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+
+def dense(x, w, w_scale, bias, out):
+    """The call of sparkforge_kernels.mxfp4_linear_decode."""
+    assert 1 <= x.shape[0] <= 8 and x.is_contiguous() and w.is_contiguous() and w_scale.is_contiguous()
+    calls.append(("dense", x.shape[0]))
+    code = torch.stack([w & 15, w >> 4], dim=-1).view(*w_scale.shape, 32)
+    full = torch.ldexp(E2M1[code.int()], w_scale.int().unsqueeze(-1) - 127).view(w.shape[0], -1)
+    y = x.float() @ full.T
+    out.copy_(y if bias is None else y + bias.float())
+
+def router(x, w, bias, out):
+    calls.append(("router", x.shape[0]))
+    out.copy_(torch.nn.functional.linear(x, w, bias) + 1000)
+
+def moe(*, x, w13, w13_scale, w13_bias, w2, w2_scale, w2_bias, topk_ids, topk_weights, alpha, beta, limit, out):
+    assert topk_ids.dtype == torch.int32 and (alpha, beta, limit) == (1.702, 1.0, 7.0)
+    calls.append(("moe", x.shape[0]))
+    out.fill_(7)
+
+def few(**kwargs):
+    calls.append("few")
+    moe(**kwargs)
+
+def offered(capability):
+    if capability not in archs:
+        return []
+    return [
+        {"kind": "dense", "name": "a_gemv", "tokens": (1, 8), "run": dense, "faster": faster},
+        {"kind": "router", "name": "a_router", "tokens": (1, 8), "run": router, "faster": True},
+        {"kind": "moe", "name": "a_moe", "tokens": (1, 4), "run": few, "faster": True},
+        {"kind": "moe", "name": "more_moe", "tokens": (5, 64), "run": moe, "faster": True},
+    ]
+
+def broken(capability):
+    raise OSError("libcuda is not there")
+
+def greedy(capability):
+    return [{"kind": "dense", "name": "too_many", "tokens": (1, 9), "run": dense, "faster": True}]
+
+def only_dense(capability):
+    return offered(capability)[:1]
+
+def gap(capability):
+    return [
+        {"kind": "moe", "name": "few", "tokens": (1, 2), "run": few, "faster": True},
+        {"kind": "moe", "name": "many", "tokens": (30, 64), "run": moe, "faster": True},
+    ]
+'''
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """A function that installs a package whose entry points are the functions named; returns its module."""
+    count = 0
+
+    def put(*functions: str, version="1.0"):
+        nonlocal count
+        count += 1
+        site, name = tmp_path / f"site{count}", f"fake_decode_kernels_{count}"
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (site / f"{name}.py").write_text(textwrap.dedent(PACKAGE))
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        points = "".join(f"{function} = {name}:{function}\n" for function in functions)
+        (info / "entry_points.txt").write_text(f"[vllm.decode_kernels]\n{points}")
+        monkeypatch.syspath_prepend(site)
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+
+    yield put
+    if (module := sys.modules.get("vllm.utils.decode_kernels")) is not None:
+        module._registry.cache_clear()
+        module.decode_kernel.cache_clear()

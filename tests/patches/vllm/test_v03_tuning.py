@@ -72,6 +72,48 @@ def test_a_flag_wins_over_the_default(capability):
     assert VllmConfig(device_config=DeviceConfig("cpu")).kernel_config.enable_flashinfer_autotune is False
 
 
+@pytest.mark.parametrize(
+    ("device", "captured", "most"),
+    [((12, 1), 0, 8192), ((12, 1), 64, 8192), ((12, 1), 16384, 16384), ((9, 0), 0, 1), ((9, 0), 512, 512)],
+)
+def test_sizes_are_tuned_as_far_as_a_prefill_goes_on_12(
+    capability, one_rank, moe_config, oracle, device, captured, most
+):
+    """The kernel is asked for the best tactic up to that many tokens; beyond, the last one serves."""
+    import torch
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.config.device import DeviceConfig
+    from vllm.model_executor.layers.fused_moe.activation import MoEActivation
+    from vllm.model_executor.layers.fused_moe.config import mxfp4_mxfp8_moe_quant_config
+    from vllm.model_executor.layers.fused_moe.experts import flashinfer_cutlass_moe
+
+    given: list[dict] = []
+    cfg = VllmConfig(device_config=DeviceConfig("cpu"))
+    cfg.model_config = types.SimpleNamespace(quantization="gpt_oss_mxfp4")
+    cfg.scheduler_config.max_num_batched_tokens = 8192
+    cfg.compilation_config.max_cudagraph_capture_size = captured
+    capability(*device)
+    scales = [torch.zeros(4, rows, 4, dtype=torch.uint8) for rows in (256, 128)]
+    with set_current_vllm_config(cfg), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flashinfer_cutlass_moe, "flashinfer_cutlass_fused_moe", lambda **call: given.append(call))
+        kind = flashinfer_cutlass_moe.FlashInferExperts
+        experts = kind(moe_config(num_local_experts=4), mxfp4_mxfp8_moe_quant_config(*scales))
+        experts.apply(
+            output=torch.zeros(1, 128),
+            hidden_states=torch.zeros(1, 128),
+            w1=torch.zeros(4, 256, 64, dtype=torch.uint8),
+            w2=torch.zeros(4, 128, 64, dtype=torch.uint8),
+            topk_weights=torch.ones(1, 2),
+            topk_ids=torch.zeros(1, 2, dtype=torch.int32),
+            activation=MoEActivation.SWIGLUOAI,
+            global_num_experts=4,
+            a1q_scale=torch.zeros(1),
+            **dict.fromkeys(("expert_map", "a2_scale", "workspace13", "workspace2", "expert_tokens_meta")),
+            apply_router_weight_on_input=False,
+        )
+    assert given[0]["tune_max_num_tokens"] == most
+
+
 @pytest.fixture
 def start(monkeypatch, tmp_path, capability):
     """A function that does what the worker does at start, in FlashInfer's own tuner with a kernel of two

@@ -1,4 +1,4 @@
-"""V-08: layers that FlashInfer plans differently are planned apart, so that a draft model may differ from its target."""
+"""V-08: layers that FlashInfer plans differently are planned apart: a draft model may differ from its target."""
 
 from __future__ import annotations
 
