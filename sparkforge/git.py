@@ -27,10 +27,10 @@ _SCRUBBED = {
     "GIT_EDITOR": "true",
     "GIT_AUTHOR_NAME": IDENTITY[0],
     "GIT_AUTHOR_EMAIL": IDENTITY[1],
-    "GIT_AUTHOR_DATE": EPOCH,
+    "GIT_AUTHOR_DATE": f"@{EPOCH}",  # without the @ git takes a number this small for no date
     "GIT_COMMITTER_NAME": IDENTITY[0],
     "GIT_COMMITTER_EMAIL": IDENTITY[1],
-    "GIT_COMMITTER_DATE": EPOCH,
+    "GIT_COMMITTER_DATE": f"@{EPOCH}",
 }
 _SETTINGS = (
     "core.autocrlf=false",

@@ -35,7 +35,9 @@ def check(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm
     from sparkforge.patches import place
     from sparkforge.patches.check import check as checked
 
-    reports = checked(place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ()))
+    of_stack, store = opened(stack, as_json=json)
+    asked = place.places(of_stack, store, (upstream,) if upstream else ())
+    reports = checked(asked, beside=place.places(of_stack, store))
     if json:
         put(reports)
     for report in reports:
@@ -70,15 +72,25 @@ def edit(_: Context, upstream: str, path: str = "", stack: str = "vllm-0.21") ->
         "upstream": "vllm or flashinfer",
         "path": _PATH,
         "allow-loss": "let patches, files and hunks go",
+        "refresh": "write canonical bytes for untouched patches too",
         "stack": STACK,
     },
 )
-def export(_: Context, upstream: str, path: str = "", allow_loss: bool = False, stack: str = "vllm-0.21") -> None:
+def export(
+    _: Context,
+    upstream: str,
+    path: str = "",
+    allow_loss: bool = False,
+    refresh: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
     """Write a work tree's commits back as the series, in canonical bytes."""
     from sparkforge.patches import place
     from sparkforge.patches.export import export as write
 
-    done = write(place.place(*opened(stack), name=upstream), Path(path) if path else None, allow_loss=allow_loss)
+    done = write(
+        place.place(*opened(stack), name=upstream), Path(path) if path else None, allow_loss=allow_loss, refresh=refresh
+    )
     for label, names in (("written", done.written), ("removed", done.removed), ("lost", done.lost)):
         for name in names:
             console.say(f"{label}: {name}")
@@ -103,8 +115,18 @@ def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: s
     put(begin(place.place(*opened(stack), name=upstream), feature=id, title=title, path=Path(path) if path else None))
 
 
-@task(help={"only": "id or file name of one patch", "upstream": _UPSTREAM, "json": JSON, "stack": STACK})
-def prove(_: Context, only: str = "", upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
+@task(
+    help={
+        "only": "id or file name of one patch",
+        "upstream": _UPSTREAM,
+        "jobs": "tests at a time; each takes a core and about 3 GB",
+        "json": JSON,
+        "stack": STACK,
+    }
+)
+def prove(
+    _: Context, only: str = "", upstream: str = "", jobs: int = 1, json: bool = False, stack: str = "vllm-0.21"
+) -> None:
     """Each patch's intent test must fail by assertion without the patch, and pass with it."""
     from sparkforge import venv
     from sparkforge.patches import place, prove_env
@@ -118,7 +140,7 @@ def prove(_: Context, only: str = "", upstream: str = "", json: bool = False, st
         wanted = [row.id for row in listing.rows([at])]
     python = venv.ensure(store, of_stack).python
     with prove_env.default(store, of_stack.upstreams, places, python) as env:
-        found = proofs(places, env, store, only=wanted)
+        found = proofs(places, env, store, only=wanted, jobs=jobs)
     if json:
         put(found)
     else:
