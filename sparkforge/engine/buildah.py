@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from sparkforge.engine import proof
 from sparkforge.engine.base import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
 from sparkforge.errors import CheckFailed, EnvironmentLacks, SparkforgeError
@@ -29,6 +31,8 @@ from sparkforge.proc import Done, run
 
 _ISOLATION = ("--isolation", "chroot")
 _MARK = "SPARKFORGE_RUN"
+_WORKING = "-working-container"  # as buildah names the containers of a build
+_BASE_LABEL = "dev.sparkforge.base"
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Buildah:
     def build(self, recipe: Recipe) -> str:
         """Build and tag an image; its id."""
         tag = full_tag(recipe.tag)
-        words = [self.program, "build", *_ISOLATION, "--layers", "--format", "docker"]
+        words = [self.program, "build", *_ISOLATION, "--layers", "--force-rm", "--format", "docker"]
         words += ["--file", str(recipe.dockerfile), "--target", recipe.target]
         words += ["--tag", tag, "--platform", recipe.platform.oci]
         # chroot isolation has the host's network and refuses another; nothing in a RUN without `network` uses it.
@@ -80,12 +84,29 @@ class Buildah:
         for name, value in sorted(recipe.labels.items()):
             words += ["--label", f"{name}={value}"]
         before = self.image_id(tag) if self.has(tag) else ""
-        streamed([*words, str(recipe.context)], name=self.name)
+        with FileLock(Path(tempfile.gettempdir(), f"sparkforge-buildah-{os.getuid()}.lock")):
+            self.sweep()
+            streamed([*words, str(recipe.context)], name=self.name)
         after = self.image_id(tag)
         if before and before != after:
             # What had this name goes, unless it has another one or a container: only its own layers are lost.
             self._do("rmi", before, accept=())
         return after
+
+    def sweep(self) -> list[str]:
+        """Remove the working containers that killed builds of ours left; the caller holds the lock of builds."""
+        listed = json.loads(self._do("containers", "--json").text or "null") or []
+        gone: list[str] = []
+        for container in listed:
+            name = str(container["containername"])
+            if not name.endswith(_WORKING):  # a run of ours, or another's
+                continue
+            said = self._do("inspect", "--type", "container", container["id"], accept=())
+            labels = json.loads(said.text)["Docker"]["config"].get("Labels") if said.code == 0 else None
+            if _BASE_LABEL in (labels or {}):
+                self._do("rm", container["id"], accept=())
+                gone.append(name)
+        return gone
 
     def has(self, tag: str) -> bool:
         """Whether the image is here."""

@@ -196,5 +196,6 @@ def _with_packages(engine: Engine, store: Store, reference: str, tag: str, platf
         shutil.rmtree(empty)
     empty.mkdir(parents=True)
     args = {"PLATFORM": platform.oci, "REGISTRY_IMAGE": reference, "PACKAGES": " ".join(packages())}
+    labels = {"dev.sparkforge.base": "ngc"}
     say(f"  installing {args['PACKAGES']}")
-    engine.build(Recipe(empty, Path(ROOT / "Dockerfile"), "base", tag, platform, args, network=True))
+    engine.build(Recipe(empty, Path(ROOT / "Dockerfile"), "base", tag, platform, args, labels, network=True))

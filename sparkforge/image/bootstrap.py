@@ -55,16 +55,33 @@ def make(root: Path, listing: Path, platform: Platform) -> None:
         EnvironmentLacks: mmdebstrap or emulation is missing, or the mirror did not answer.
     """
     check_emulation(platform)
-    words = ["mmdebstrap", "--variant=minbase", f"--architectures={platform.debian}", "--format=tar"]
+    words = [*_private(), "mmdebstrap", "--variant=minbase", f"--architectures={platform.debian}", "--format=tar"]
     words += [f"--include={','.join(packages())}"]
     words += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
     words += [f"--dpkgopt=path-include={pattern}" for pattern in _KEPT]
     words += [f"--aptopt={option}" for option in proxies()]
     shown = "dpkg-query --admindir=\"$1\"/var/lib/dpkg -W -f '${Package}=${Version}\\n'"
     words += [f"--customize-hook={shown} > {listing}", *(f"--customize-hook={line}" for line in _LAST)]
-    words += [SUITE, str(root), *mirrors()]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "LC_ALL": "C.UTF-8"}
+    if os.geteuid() == 0:
+        # What a killed run leaves then lies in the unfinished result, which is swept. Others work by user namespaces,
+        # whose users cannot enter a home; apt's own unprivileged user could not either.
+        environment["TMPDIR"] = str(root.parent)
+        words.append('--aptopt=APT::Sandbox::User "root"')
+    words += [SUITE, str(root), *mirrors()]
     run(words, env=environment, error=EnvironmentLacks, do="apt-get update shows whether the mirror answers")
+
+
+def _private() -> list[str]:
+    """Words before mmdebstrap that keep its mounts from everyone else, where that is allowed.
+
+    As root it mounts /proc and others inside of the root that it makes, and takes them away at its end; a killed
+    one does not. In a namespace of its own they go with it.
+    """
+    words = ["unshare", "--mount", "--propagation", "private"]
+    if os.geteuid() != 0 or shutil.which("unshare") is None or run([*words, "true"], accept=()).code:
+        return []
+    return words
 
 
 def mirrors() -> list[str]:
