@@ -127,7 +127,9 @@ class Docker:
         """Fetch an image from its registry; the digest that was pulled."""
         self._do("pull", "--quiet", "--platform", platform.oci, reference)
         found: list[dict[str, Any]] = json.loads(self._do("image", "inspect", reference).text)
-        digests = found[0].get("RepoDigests") or []
+        name = reference.partition("@")[0]
+        name = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
+        digests = [one for one in found[0].get("RepoDigests") or [] if one.partition("@")[0] == name]
         if not digests:
             raise CheckFailed(f"no digest came with {reference}", why="an image without one cannot be pinned")
         return str(digests[0]).partition("@")[2]

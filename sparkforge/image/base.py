@@ -170,9 +170,12 @@ def _registry(engine: Engine, store: Store, pin: recipes.Base, platform: Platfor
     key = key_for("ngc", pin, platform)
     tag = f"{TAG}:{key}"
     kept = store.path(KIND, key)
-    if not kept.is_dir() or not engine.has(tag):
+    recorded = json.loads((kept / "base.json").read_bytes())["digest"] if kept.is_dir() else UNPINNED
+    if recorded == UNPINNED or not engine.has(tag):
         bootstrap.check_emulation(platform)
-        reference = pin.image if pin.digest == UNPINNED else f"{pin.image.rpartition(':')[0]}@{pin.digest}"
+        # What was pulled once is pulled again by its digest: a tag may have moved since.
+        wanted = recorded if pin.digest == UNPINNED else pin.digest
+        reference = pin.image if wanted == UNPINNED else f"{pin.image.rpartition(':')[0]}@{wanted}"
         with timed(f"{reference} for {platform.oci}"):
             try:
                 digest = engine.pull(reference, platform)
@@ -180,13 +183,15 @@ def _registry(engine: Engine, store: Store, pin: recipes.Base, platform: Platfor
                 raise EnvironmentLacks(
                     f"{reference} could not be pulled", why=refused.why, do="--base bootstrap needs no registry"
                 ) from refused
-        if pin.digest == UNPINNED:
+        if wanted == UNPINNED:
             warn(f"{pin.image} is not pinned; what came now is {digest}: write it as bases.ngc.digest to keep it")
+        else:
+            digest = wanted  # pulled by it, so it is that; engines differ in naming the index or the platform's part
         _with_packages(engine, store, reference, tag, platform)
         with store.writing(KIND, key) as folder:
             (folder / "base.json").write_text(json.dumps({"image": reference, "digest": digest}) + "\n")
-    said = json.loads((kept / "base.json").read_bytes())
-    return Base("ngc", tag, key, pin.image, said["digest"], pin.python, pin.glibc)
+        recorded = digest
+    return Base("ngc", tag, key, pin.image, recorded, pin.python, pin.glibc)
 
 
 def _with_packages(engine: Engine, store: Store, reference: str, tag: str, platform: Platform) -> None:

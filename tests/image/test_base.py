@@ -82,6 +82,35 @@ def test_a_base_that_is_not_the_pinned_one_is_refused(store):
     assert "a" * 64 in told.value.why
 
 
+class Registry(Held):
+    """An engine whose registry has moved the tag between two pulls."""
+
+    def __init__(self, folder):
+        self.pulled, self.tags, self.folder = [], set(), folder
+
+    def has(self, tag):
+        return tag in self.tags
+
+    def pull(self, reference, platform):
+        self.pulled.append(reference)
+        return f"sha256:{len(self.pulled):064}"
+
+    def build(self, recipe):
+        self.tags.add(recipe.tag)
+
+
+def test_a_registrys_image_is_recorded_when_pulled_and_pulled_by_that_again(store, capsys):
+    engine, image = Registry(store.root), STACK.bases["ngc"].image
+    first = base.ensure(engine, store, STACK, "ngc", Platform.host())
+    assert first.digest == f"sha256:{1:064}"
+    assert "not pinned" in capsys.readouterr().err
+    assert base.ensure(engine, store, STACK, "ngc", Platform.host()) == first
+    assert engine.pulled == [image]
+    engine.tags.clear()
+    assert base.ensure(engine, store, STACK, "ngc", Platform.host()).digest == first.digest
+    assert engine.pulled[1].endswith("@" + first.digest)
+
+
 def test_the_mirrors_are_this_machines_own_or_nobodys():
     lines = bootstrap.mirrors()
     assert all(re.match(r"deb (\[signed-by=/\S+\] )?\S+ bookworm\S* \S+$", line) for line in lines)
