@@ -16,6 +16,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import stub
+
 VENV = Path("/opt/venv")
 UV = Path(__file__).resolve().parent / "uv"
 CUDA = Path("/opt/sparkforge/cuda")
@@ -74,8 +76,7 @@ def _toolkit(triple: str) -> None:
     """Give the CUDA toolkit of the wheels the shape that builders expect.
 
     The wheels put everything below nvidia/cu13, with libraries by their run-time names alone. Here is the layout
-    of a toolkit (bin, include, nvvm, lib64 with `libX.so`), by links. libcuda.so is the driver's, which a
-    container gets when it starts, so its link leads nowhere before.
+    of a toolkit (bin, include, nvvm, lib64 with `libX.so`), by links, and a stub of the driver's libcuda.so.
     """
     found = sorted(VENV.glob("lib/python3*/site-packages/nvidia/cu13"))
     if not found or not (found[0] / "bin" / "nvcc").is_file():
@@ -92,7 +93,8 @@ def _toolkit(triple: str) -> None:
         short = library.name.partition(".so.")[0] + ".so"
         if ".so." in library.name and not (CUDA / "lib64" / short).is_symlink():
             (CUDA / "lib64" / short).symlink_to(library)
-    (CUDA / "lib64" / "stubs" / "libcuda.so").symlink_to(f"/usr/lib/{triple}/libcuda.so.1")
+    header = (real / "include" / "cuda.h").read_text(errors="replace")
+    stub.write(CUDA / "lib64" / "stubs" / "libcuda.so", triple, "libcuda.so.1", stub.functions(header))
 
 
 def _uv(*words: str) -> None:
