@@ -1,0 +1,76 @@
+"""Requests that come and go at random, for so many seconds: prefill beside decode, batches that change at each step."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import watch
+
+
+def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of an engine is called alike
+    """Answer requests of the catalogue until the time is over; each reply is compared with the one in it.
+
+    A reply that differs is kept, once for each text, to be judged by its regret: another batch is another order of
+    additions, and a near tie may fall otherwise.
+    """
+    from vllm import SamplingParams
+
+    catalogue, chance = step["catalogue"], random.Random(step["seed"])
+    prompts = llm._preprocess_cmpl([{"prompt_token_ids": one["prompt"]} for one in catalogue])
+    engine = llm.llm_engine
+    asked: dict[str, int] = {}
+    equal = differing = 0
+    kept: dict[tuple, dict] = {}
+    before = watch.counts()
+    begun = time.monotonic()
+    number = 0
+    failed = None
+    wanted = 8
+    try:
+        while True:
+            over = time.monotonic() - begun > step["seconds"]
+            if over and not asked:
+                break
+            if chance.random() < 0.02:
+                wanted = chance.choice((1, 2, 3, 4, 6, 8, 12, 16))
+            if not over and len(asked) < wanted:
+                which = chance.randrange(len(catalogue))
+                one = catalogue[which]
+                number += 1
+                given = engine.add_request(
+                    f"soak-{number}",
+                    dict(prompts[which]),
+                    SamplingParams(temperature=0.0, max_tokens=one["tokens"], ignore_eos=True, detokenize=False),
+                )
+                asked[f"soak-{number}"] = which
+                asked.setdefault(given or f"soak-{number}", which)
+                if given and given != f"soak-{number}":
+                    asked.pop(f"soak-{number}", None)
+            for output in engine.step():
+                if not output.finished:
+                    continue
+                name = output.request_id
+                which = asked.pop(name, None)
+                if which is None:  # the engine may add a suffix of its own
+                    match = [key for key in asked if key.startswith(name + "-") or name.startswith(key + "-")]
+                    which = asked.pop(match[0])
+                reply = list(output.outputs[0].token_ids)
+                if reply == catalogue[which]["reply"]:
+                    equal += 1
+                else:
+                    differing += 1
+                    if len(kept) < 48:
+                        kept.setdefault((which, tuple(reply)), {"prompt": catalogue[which]["prompt"], "reply": reply})
+    except Exception as error:  # the counts up to here are the result that matters most then
+        failed = f"{type(error).__name__}: {error}"
+    seconds = time.monotonic() - begun
+    return {
+        "seconds": seconds,
+        "requests": number,
+        "equal": equal,
+        "differing": differing,
+        "kept": list(kept.values()),
+        "failed": failed,
+        **watch.since(before),
+    }

@@ -1,0 +1,142 @@
+"""What is watched inside an engine's process, and the gate that the test opens.
+
+Counted: calls of the model runner, graph replays, changes of the set of requests in a batch, steps that mix prefill
+and decode. The watchers wrap public methods and change nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections import Counter
+
+import torch
+
+COUNTS: Counter = Counter()
+# Token counts of captured graphs that were replayed, as (kind, tokens); filled where vLLM says them.
+_SEEN: list | None = None
+_KERNELS = None
+
+
+class _Opened:
+    """The platform as it is, but of compute capability family 120 for whoever asks."""
+
+    def __init__(self, platform):
+        self._platform = platform
+
+    def __getattr__(self, name):
+        return getattr(self._platform, name)
+
+    def is_device_capability_family(self, family, *args, **kwargs):
+        return family == 120 or self._platform.is_device_capability_family(family, *args, **kwargs)
+
+
+def open_gate() -> None:
+    """Let FlashInfer's FA2 serve sinks on this device: one module is told another capability, nothing else is."""
+    module = importlib.import_module("vllm.v1.attention.backends.flashinfer_sinks")
+    module.current_platform = _Opened(module.current_platform)
+    if not module.fa2_takes_sinks():
+        raise RuntimeError("the gate does not open: this FlashInfer's decode wrapper has no use_sinks")
+
+
+def install() -> None:
+    """Start counting; before the engine is made."""
+    from vllm.model_executor.models.gpt_oss import GptOssForCausalLM
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    compute = GptOssForCausalLM.compute_logits
+
+    def compute_logits(self, hidden_states):
+        rows = compute(self, hidden_states)
+        if _SEEN is not None:
+            _SEEN.append(rows.detach().clone())
+        return rows
+
+    GptOssForCausalLM.compute_logits = compute_logits
+
+    if torch.cuda.is_available():
+        replay = torch.cuda.CUDAGraph.replay
+
+        def counted_replay(self):
+            COUNTS["replays"] += 1
+            return replay(self)
+
+        torch.cuda.CUDAGraph.replay = counted_replay
+
+    execute = GPUModelRunner.execute_model
+    last: list = [frozenset()]
+
+    def execute_model(self, scheduler_output, *args, **kwargs):
+        scheduled = scheduler_output.num_scheduled_tokens
+        if scheduled:
+            COUNTS["steps"] += 1
+            COUNTS["tokens"] += sum(scheduled.values())
+            now = frozenset(scheduled)
+            COUNTS["compositions"] += now != last[0]
+            last[0] = now
+            drafts = scheduler_output.scheduled_spec_decode_tokens
+            COUNTS["drafted"] += sum(len(ids) for ids in drafts.values())
+            decodes = sum(n == 1 or request in drafts for request, n in scheduled.items())
+            COUNTS["mixed"] += 0 < decodes < len(scheduled)
+            COUNTS["largest"] = max(COUNTS["largest"], len(scheduled))
+        return execute(self, scheduler_output, *args, **kwargs)
+
+    GPUModelRunner.execute_model = execute_model
+
+
+@contextlib.contextmanager
+def logits():
+    """A list that takes every [rows, vocabulary] that the model computes meanwhile."""
+    global _SEEN
+    _SEEN = []
+    try:
+        yield _SEEN
+    finally:
+        _SEEN = None
+
+
+def count_kernels(module: str) -> None:
+    """Count the calls of the kernels of a stand-in package too: by Python, and on the device, replays included."""
+    global _KERNELS
+    _KERNELS = importlib.import_module(module)
+
+
+def counts() -> Counter:
+    """Everything counted so far."""
+    now = Counter(COUNTS)
+    if _KERNELS is not None:
+        now.update({f"called {name}": value for name, value in _KERNELS.called().items()})
+        now.update({f"ran {name}": value for name, value in _KERNELS.ran().items()})
+    return now
+
+
+def since(before: Counter) -> dict[str, int]:
+    """What was counted since then; `largest` as it stands."""
+    now = counts()
+    return {name: value if name == "largest" else value - before[name] for name, value in now.items()}
+
+
+def facts(llm) -> dict:
+    """What the engine decided: attention backends, kernel of the experts, graph mode and sizes, dense layers."""
+    found: dict = {}
+    try:
+        config = llm.llm_engine.vllm_config
+        found["graphs"] = str(config.compilation_config.cudagraph_mode)
+        found["compile"] = str(config.compilation_config.mode)
+        found["captured"] = list(config.compilation_config.cudagraph_capture_sizes or [])
+        worker = llm.llm_engine.model_executor.driver_worker
+        runner = getattr(worker, "worker", worker).model_runner
+        names = {group.backend.get_name() for groups in runner.attn_groups for group in groups}
+        found["attention"] = sorted(names)
+        methods: Counter = Counter()
+        for name, layer in runner.get_model().named_modules():
+            method = getattr(layer, "quant_method", None)
+            if method is None:
+                continue
+            backend = getattr(method, "mxfp4_backend", None) or getattr(method, "unquantized_backend", None)
+            label = f"{name.rsplit('.', 1)[-1]}: {type(method).__name__}"
+            methods[label + (f" {getattr(backend, 'value', backend)}" if backend is not None else "")] += 1
+        found["layers"] = dict(methods)
+    except Exception as error:  # facts are told where they can be had; the proof does not stand on them
+        found["facts_missing"] = f"{type(error).__name__}: {error}"
+    return found
