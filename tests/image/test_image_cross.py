@@ -19,7 +19,7 @@ OTHER = ARM64 if Platform.host() == AMD64 else AMD64
 def other_base(engine):
     stack, store = load_stack(), Store.open()
     if not store.has(base.KIND, base.key_for("bootstrap", stack.bases["bootstrap"], OTHER)):
-        pytest.skip(f"no base for {OTHER.oci}: it takes minutes to make: invoke base --platform {OTHER.oci}")
+        pytest.skip(f"no base for {OTHER.oci}: it takes minutes to make: invoke build --platform {OTHER.oci}")
     if not bootstrap.emulates(OTHER):
         pytest.skip(f"{OTHER.oci} programs do not run here: invoke setup --platform {OTHER.oci}")
     return base.ensure(engine, store, stack, "bootstrap", OTHER)
