@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,18 @@ def _stand_on_the_cpu() -> None:
 
 # Before any other module of the package binds the platform to a name.
 _stand_on_the_cpu()
+
+
+def _beside(name: str):
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_reference = _beside("flashinfer_reference")
+backend, wrappers, step = _reference.backend, _reference.wrappers, _reference.step
 
 SWITCHES = (
     "VLLM_MXFP4_MOE_KERNEL",
@@ -136,7 +150,6 @@ def oracle(monkeypatch):
 def one_rank():
     """A process group of this process alone; vLLM's parallel layers need one even at size one."""
     import tempfile
-    from pathlib import Path
 
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.config.device import DeviceConfig
