@@ -10,6 +10,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from sparkforge.console import Meter
 from sparkforge.errors import CheckFailed, EnvironmentLacks
 from sparkforge.hashing import sha256_file, verify_file
@@ -20,10 +22,13 @@ from sparkforge.store import Store
 if TYPE_CHECKING:
     import requests
     from unearth import Link
+    from unearth.collector import IndexPage
+    from unearth.fetchers import Fetcher
 
 _KIND = "files"
 _CHUNK = 1 << 20
 _AT_ONCE = 4
+_LOOKS_AT_ONCE = 16
 _TIMEOUT = (20, 120)
 
 
@@ -96,7 +101,7 @@ def locate(wanted: Iterable[Wanted]) -> dict[File, str]:
         EnvironmentLacks: the index does not answer, or has no file of that name.
     """
     items = list(wanted)
-    with ThreadPoolExecutor(16) as pool:
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
         return dict(zip([item.file for item in items], pool.map(_locate, items), strict=True))
 
 
@@ -106,54 +111,99 @@ def sizes(links: dict[File, str]) -> dict[File, int]:
     def size(url: str) -> int:
         if url.startswith("file:"):
             return 0
-        with session() as web:
-            return int(web.head(url, allow_redirects=True, timeout=_TIMEOUT).headers.get("Content-Length", 0))
+        return int(session().head(url, allow_redirects=True, timeout=_TIMEOUT).headers.get("Content-Length", 0))
 
-    with ThreadPoolExecutor(16) as pool:
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE) as pool:
         return dict(zip(links, pool.map(size, links.values()), strict=True))
 
 
+@cache
 def session() -> requests.Session:
-    """HTTP session with the CA bundle of pip's configuration."""
+    """The process's HTTP session, with the CA bundle of pip's configuration; connections are kept and shared."""
     import requests  # noqa: PLC0415  a build that fetches nothing does not pay for it
 
     made = requests.Session()
     if configured().cert:
         made.verify = configured().cert
-    made.mount("https://", requests.adapters.HTTPAdapter(max_retries=3))
+    made.mount("https://", requests.adapters.HTTPAdapter(max_retries=3, pool_maxsize=_LOOKS_AT_ONCE))
     return made
 
 
-@cache
-def listed(index: Index, package: str) -> tuple[Link, ...]:
-    """Files that an index lists for a distribution; asked once in a process.
+def listed(index: Index, package: str, part: str) -> list[Link]:
+    """Files that an index lists for a distribution and whose anchor holds a text, such as a version.
+
+    A page lists every file of every release, up to ten thousand of them: what does not hold the text is left out
+    before it is parsed, which is a tenth of the time.
 
     Raises:
         EnvironmentLacks: the index does not answer.
     """
-    from unearth import PackageFinder  # noqa: PLC0415  a build that fetches nothing does not pay for it
+    from unearth.collector import parse_html_page, parse_json_response  # noqa: PLC0415  only where something is fetched
 
-    finder = PackageFinder(
-        index_urls=[index.url, *index.extra],
-        find_links=list(index.find_links),
-        ignore_compatibility=True,  # of this machine: what is asked for may be for another one
-    )
-    try:
-        return tuple(found.link for found in finder.find_all_packages(package, allow_yanked=True))
-    except Exception as failed:  # the finder's HTTP library is its own; whatever it says, the index did not answer
+    found = [link for link in _local(index) if part in link.filename]
+    for page in _pages(index, package):
+        if "json" in page.content_type:
+            found += parse_json_response(page)
+            continue
+        head, *anchors = page.content.split(b"<a ")
+        kept = [anchor for anchor in anchors if part.encode() in anchor]
+        found += parse_html_page(page._replace(content=b"<a ".join([head, *kept])))
+    return found
+
+
+@cache
+def _client(index: Index) -> Fetcher:
+    """One client for all requests of a process, with the credentials of the index URLs."""
+    from unearth import PackageFinder  # noqa: PLC0415  as above
+
+    return PackageFinder(index_urls=[index.url, *index.extra]).session
+
+
+@cache
+def _local(index: Index) -> tuple[Link, ...]:
+    """Files of pip's find-links."""
+    from unearth import Link  # noqa: PLC0415  as above
+    from unearth.collector import collect_links_from_location  # noqa: PLC0415  as above
+
+    links: list[Link] = []
+    for place in index.find_links:
+        url = place if "://" in place else Path(place).absolute().as_uri()
+        links += collect_links_from_location(_client(index), Link(url), expand=True)
+    return tuple(links)
+
+
+@cache
+def _pages(index: Index, package: str) -> tuple[IndexPage, ...]:
+    """The pages of a distribution, asked for once in a process."""
+    from unearth import Link  # noqa: PLC0415  as above
+    from unearth.collector import LinkCollectError, fetch_page  # noqa: PLC0415  as above
+
+    found, refused = [], []
+    for url in (index.url, *index.extra):
+        page = f"{url.rstrip('/')}/{canonicalize_name(package)}/"
+        try:
+            found.append(fetch_page(_client(index), Link(f"{page}index.html" if url.startswith("file:") else page)))
+        except (LinkCollectError, OSError) as failed:  # one index of several need not know the distribution
+            refused.append(str(failed))
+        except Exception as failed:  # its HTTP library is its own; whatever it says, the index did not answer
+            raise EnvironmentLacks(
+                "the package index does not answer", why=f"{package}: {failed}", do="pip config list"
+            ) from failed
+    if not found:
         raise EnvironmentLacks(
-            "the package index does not answer", why=f"{package}: {failed}", do="pip config list"
-        ) from failed
+            f"the package index does not have {package}", why="; ".join(refused), do="pip config list"
+        )
+    return tuple(found)
 
 
 def _locate(item: Wanted) -> str:
-    links = listed(configured(), item.package)
+    links = listed(configured(), item.package, item.file.name)
     for link in links:
         if link.filename == item.file.name:
             return str(link.normalized.split("#")[0])
     raise EnvironmentLacks(
         f"the package index has no {item.file.name}",
-        why=f"{item.where}; {len(links)} files of {item.package} are listed",
+        why=f"{item.where}; no file of that name is listed for {item.package}",
         do="pip config list  # which index is used",
     )
 
@@ -191,7 +241,7 @@ def _transfer(url: str, partial: Path, meter: Meter) -> None:
     begun = partial.stat().st_size if partial.exists() else 0
     try:
         headers = {"Range": f"bytes={begun}-"} if begun else {}
-        with session() as web, web.get(url, stream=True, timeout=_TIMEOUT, headers=headers) as reply:
+        with session().get(url, stream=True, timeout=_TIMEOUT, headers=headers) as reply:
             if reply.status_code == requests.codes.requested_range_not_satisfiable:
                 return  # it is all there; the hash decides
             reply.raise_for_status()

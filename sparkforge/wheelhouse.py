@@ -137,7 +137,7 @@ def ranks(platform: Platform, python: str, glibc: str) -> dict[tags.Tag, int]:
 def _best(item: Locked, order: dict[tags.Tag, int], lock: Path) -> File:
     """The file of a locked version that serves best."""
     offered: list[tuple[int, tuple[int, str], File]] = []
-    for link in fetch.listed(configured(), item.package):
+    for link in fetch.listed(configured(), item.package, item.version):
         digest = "".join((link.hash_option or {}).get("sha256", []))
         if digest not in item.hashes:
             continue

@@ -43,20 +43,42 @@ def candidates(name: str = "auto") -> list[Engine]:
 def choose(store: Store, name: str = "auto") -> tuple[Engine, str]:
     """The engine to build with, and why it is that one.
 
+    The answer is kept, so that the next build asks one engine and not all that failed before it; it is looked for
+    anew when that engine is not able any more, and by `invoke setup`, which removes it.
+
     Raises:
         EnvironmentLacks: none proves able; the error says what each said.
     """
+    found = candidates(name)
+    kept = _answer(store, name)
+    if kept.is_file():
+        said = json.loads(kept.read_bytes())
+        for engine in found:
+            if engine.program == said["program"] and proven(store, engine).able:
+                return engine, str(said["why"])
     refused: list[str] = []
-    for engine in candidates(name):
+    for engine in found:
         verdict = proven(store, engine)
         if verdict.able:
-            return engine, "; ".join([verdict.reason, *(f"not {line}" for line in refused)])
+            why = "; ".join([verdict.reason, *(f"not {line}" for line in refused)])
+            write_file(kept, json.dumps({"program": engine.program, "why": why}).encode())
+            return engine, why
         refused.append(verdict.reason)
     raise EnvironmentLacks(
         "no container engine proves able" if name == "auto" else f"{name} does not prove able",
         why="\n       ".join(refused) or "neither docker nor buildah is installed",
         do="invoke setup",
     )
+
+
+def forget(store: Store) -> None:
+    """Look at every engine anew the next time."""
+    for name in NAMES:
+        _answer(store, name).unlink(missing_ok=True)
+
+
+def _answer(store: Store, name: str) -> Path:
+    return store.root / "proofs" / f"chosen-{name}.json"
 
 
 def find(store: Store, tag: str, name: str = "auto") -> Engine:

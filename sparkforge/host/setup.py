@@ -11,7 +11,7 @@ import os
 import time
 
 from sparkforge.console import say
-from sparkforge.engine.choose import candidates
+from sparkforge.engine.choose import candidates, forget
 from sparkforge.errors import EnvironmentLacks, SparkforgeError
 from sparkforge.host.detect import Host, detect
 from sparkforge.host.plan import Action, plan, wanted
@@ -45,6 +45,7 @@ def setup(store: Store, platform: Platform, *, dry_run: bool = False) -> list[Ac
     """
     done: list[Action] = []
     fallback = False
+    forget(store)
     for _ in range(_ROUNDS):
         host = _look(store, platform)
         actions = plan(host, platform, fallback=fallback)

@@ -15,8 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import requests
-
 from sparkforge import recipes
 from sparkforge.console import say, timed, warn
 from sparkforge.engine import archive
@@ -126,6 +124,8 @@ def choose(store: Store, stack: Stack, flavor: Flavor, platform: Platform) -> tu
 
 def unreachable(image: str, *, seconds: float = _SECONDS) -> str:
     """Why the registry of an image does not answer; the empty string when it does, with whatever status."""
+    import requests  # noqa: PLC0415  a build that chose before does not pay for it
+
     host = image.partition("/")[0]
     try:
         requests.get(f"https://{host}/v2/", timeout=seconds, stream=True).close()
