@@ -5,7 +5,7 @@
 JOB: {"model", "llm": arguments of vllm.LLM, "out": stem of the results, "open_gate": whether FlashInfer's sinks are
 let through on this device, "counters": module with the fake kernels' counters or null, "steps": [...]}. A step is
   {"do": "generate", "key", "prompts": [[ids]], "tokens": n or [n], "tops": k or null}
-  {"do": "score", "key", "sequences": [{"prompt", "reply"}], "keep": whether to keep all logits}
+  {"do": "score", "key", "sequences": [{"prompt", "reply", "top_ids"?}] or "of": a step, "keep": all logits or not}
   {"do": "soak", "key", "catalogue": [{"prompt", "tokens", "reply"}], "seconds", "seed"}
 OUT.json takes what is small, OUT.npz the arrays. Logits are read where the model hands them over, in this process.
 """
@@ -47,7 +47,9 @@ def generate(llm, step: dict, arrays: dict) -> dict:
     replies = [list(answer.outputs[0].token_ids) for answer in answers]
     if tops is not None:
         for number, answer in enumerate(answers):
-            places = [sorted(place.items(), key=lambda one: -one[1].logprob)[:tops] for place in answer.outputs[0].logprobs]
+            places = [
+                sorted(place.items(), key=lambda one: -one[1].logprob)[:tops] for place in answer.outputs[0].logprobs
+            ]
             arrays[f"{step['key']}.{number}.ids"] = np.array([[token for token, _ in place] for place in places])
             arrays[f"{step['key']}.{number}.logits"] = np.array(
                 [[value.logprob for _, value in place] for place in places], dtype=np.float32
@@ -77,10 +79,9 @@ def score(llm, step: dict, arrays: dict) -> dict:
         arrays[f"{key}.spread"] = rows.std(dim=1).cpu().numpy()
         if step.get("keep"):
             arrays[f"{key}.logits"] = rows.cpu().numpy()
-        for name in ("top_ids",):
-            ids = sequence.get(name)
-            if ids is not None:
-                arrays[f"{key}.at_top_ids"] = rows.gather(1, torch.tensor(ids, device=rows.device)).cpu().numpy()
+        if (ids := sequence.get("top_ids")) is not None:
+            at = torch.tensor(ids, device=rows.device)
+            arrays[f"{key}.at_top_ids"] = rows.gather(1, at).cpu().numpy()
         logged.append({"places": len(reply), "finite": bool(torch.isfinite(rows).all())})
     return {"scored": logged}
 
@@ -91,6 +92,7 @@ def main(path: Path) -> None:
     out = Path(job["out"])
     result: dict = {}
     arrays: dict = {}
+    asked: dict[str, list] = {}
     if job.get("open_gate"):
         watch.open_gate()
     watch.install()
@@ -105,6 +107,10 @@ def main(path: Path) -> None:
     done = {"generate": generate, "score": score, "soak": soak.soak}
     try:
         for step in job["steps"]:
+            if step.get("of"):  # what this engine said itself, in an earlier step
+                said = zip(asked[step["of"]], result[step["of"]]["replies"], strict=True)
+                step["sequences"] = [{"prompt": prompt, "reply": reply} for prompt, reply in said]
+            asked[step["key"]] = step.get("prompts", [])
             result[step["key"]] = done[step["do"]](llm, step, arrays)
     finally:
         # What was done before a step failed is worth keeping.

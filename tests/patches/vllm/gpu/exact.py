@@ -15,8 +15,8 @@ LEAST, MOST = -127, 125  # shared exponents at which every product is a finite, 
 
 
 def powers(exponents: torch.Tensor) -> torch.Tensor:
-    """float64 2^n of integers."""
-    return torch.ldexp(torch.ones_like(exponents, dtype=torch.float64), exponents)
+    """float64 2^n of integers from -1022 to 1023, by their bits: what a device's pow returns is not taken on trust."""
+    return ((exponents.long() + 1023) << 52).view(torch.float64)
 
 
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,6 +42,12 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         best = torch.minimum(best, distance)
     code = (code + 8 * torch.signbit(block).to(torch.uint8)).reshape(n, k)
     return code[:, 0::2] | (code[:, 1::2] << 4), (shared + BIAS).to(torch.uint8)
+
+
+def quantize_pieces(weight: torch.Tensor, rows: int = 4096) -> tuple[torch.Tensor, torch.Tensor]:
+    """As quantize, in pieces of rows: its float64 copies are eight times the weight."""
+    pieces = [quantize(part) for part in weight.split(rows)]
+    return torch.cat([codes for codes, _ in pieces]), torch.cat([scales for _, scales in pieces])
 
 
 def dequantize(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:

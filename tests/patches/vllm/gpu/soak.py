@@ -15,9 +15,12 @@ def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of 
     additions, and a near tie may fall otherwise.
     """
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     catalogue, chance = step["catalogue"], random.Random(step["seed"])
     prompts = llm._preprocess_cmpl([{"prompt_token_ids": one["prompt"]} for one in catalogue])
+    plain = {"temperature": 0.0, "ignore_eos": True, "detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+    params = [SamplingParams(max_tokens=one["tokens"], **plain) for one in catalogue]
     engine = llm.llm_engine
     asked: dict[str, int] = {}
     equal = differing = 0
@@ -36,25 +39,15 @@ def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of 
                 wanted = chance.choice((1, 2, 3, 4, 6, 8, 12, 16))
             if not over and len(asked) < wanted:
                 which = chance.randrange(len(catalogue))
-                one = catalogue[which]
                 number += 1
-                given = engine.add_request(
-                    f"soak-{number}",
-                    dict(prompts[which]),
-                    SamplingParams(temperature=0.0, max_tokens=one["tokens"], ignore_eos=True, detokenize=False),
-                )
-                asked[f"soak-{number}"] = which
-                asked.setdefault(given or f"soak-{number}", which)
-                if given and given != f"soak-{number}":
-                    asked.pop(f"soak-{number}", None)
+                name = f"soak-{number}"
+                # Rendered once: a request costs little, so that the device is what is busy.
+                engine.add_request(name, dict(prompts[which]), params[which].clone())
+                asked[name] = which
             for output in engine.step():
                 if not output.finished:
                     continue
-                name = output.request_id
-                which = asked.pop(name, None)
-                if which is None:  # the engine may add a suffix of its own
-                    match = [key for key in asked if key.startswith(name + "-") or name.startswith(key + "-")]
-                    which = asked.pop(match[0])
+                which = asked.pop(output.request_id)
                 reply = list(output.outputs[0].token_ids)
                 if reply == catalogue[which]["reply"]:
                     equal += 1

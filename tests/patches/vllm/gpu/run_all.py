@@ -1,0 +1,361 @@
+"""Proofs of the vLLM series on a GPU of compute capability 9.0: run them all, or some, within so many minutes.
+
+    python tests/patches/vllm/gpu/run_all.py --json result.json [--only dense,graphs] [--minutes 8]
+
+Sections:
+  dense           the quantizer of V-06 against brute force, Marlin against float64, at gpt-oss's own shapes
+  e2e_dense       an MXFP4 gpt-oss with --mxfp4-layers all against a BF16 twin of its dequantized weights
+  attention       FlashInfer FA2 with sinks against TRITON_ATTN, KV in BF16 and FP8; the test opens the gate
+  graphs          eager against full and piecewise CUDA graphs, token for token; n-gram speculation off and on
+  decode_kernels  V-10 with fakes that count, and with sparkforge_kernels from the folder in $SPARKFORGE_KERNELS_SITE
+  soak            requests that come and go for --soak-seconds on every captured path, replies against eager
+  wide            the same model at full width, two layers: e2e_dense and attention, if time is left
+
+Needs the patched vllm and flashinfer (both with sparkforge_tree.txt), torch, nvcc, one GPU with 40 GB free. Exit
+status 0 where nothing is wrong, 1 where a check is, 2 for wrong words.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import judge as judging
+import packages
+from judge import LOGIT_LIMIT, LOGIT_LIMIT_FP8, MEAN_LIMIT, REGRET_LIMIT, REGRET_LIMIT_FP8, Check, Judge
+from plan import SEED, Engines, Prompts
+from pool import Job, Pool
+
+SECTIONS = ("dense", "e2e_dense", "attention", "graphs", "decode_kernels", "soak", "wide")
+# Name, engine, the engine whose tokens it must repeat.
+GRAPHS = (
+    ("full", "T.full", "T.eager"),
+    ("compiled, piecewise and full", "T.default", "T.compiled"),
+    ("compiled against eager", "T.compiled", "T.eager"),
+    ("n-gram against none, eager", "T.ngram.eager", "T.eager"),
+    ("n-gram, full", "T.ngram.full", "T.ngram.eager"),
+    ("n-gram, compiled", "T.ngram.default", "T.ngram.eager"),
+    ("full", "F.full", "F.eager"),
+    ("compiled, piecewise and full", "F.default", "F.compiled"),
+    ("compiled against eager", "F.compiled", "F.eager"),
+    ("n-gram against none, eager", "F.ngram.eager", "F.eager"),
+    ("n-gram, compiled", "F.ngram.default", "F.ngram.eager"),
+)
+KERNELS = {"fake": ("K.fake.eager", "K.fake.full", "K.fake.default"), "real": ("K.real.eager", "K.real.full")}
+SOAKS = ("S.T.full", "S.T.default", "S.F.full", "S.F.default", "S.T.ngram.default", "S.K.fake.full", "S.K.real.full")
+
+
+def words() -> argparse.Namespace:
+    """The command's words."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", type=Path, required=True, help="file for all numbers")
+    parser.add_argument("--only", default="", help=f"sections, of {', '.join(SECTIONS)}")
+    parser.add_argument("--minutes", type=float, default=9.0, help="everything ends by then")
+    parser.add_argument("--soak-seconds", type=float, default=100.0, help="each soak; they run beside each other")
+    parser.add_argument("--jobs", type=int, default=max(2, min(10, (os.cpu_count() or 4) * 5 // 8)), help="at a time")
+    parser.add_argument("--work", type=Path, help="folder for checkpoints and logs; a temporary one by default")
+    found = parser.parse_args()
+    found.only = [one for one in found.only.split(",") if one] or list(SECTIONS)
+    if unknown := [one for one in found.only if one not in SECTIONS]:
+        parser.error(f"--only {','.join(unknown)}: choose from {', '.join(SECTIONS)}")
+    return found
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """What every process gets: no network, no report, caches here, no JIT that no section needs."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_CACHE_ROOT": str(folder / "cache"),
+        "TRITON_CACHE_DIR": str(folder / "cache" / "triton"),
+        "FLASHINFER_WORKSPACE_BASE": os.environ.get("FLASHINFER_WORKSPACE_BASE", str(folder / "cache")),
+        "OMP_NUM_THREADS": "2",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+class Run:
+    """One run: its jobs by section, then its checks."""
+
+    def __init__(self, asked: argparse.Namespace, folder: Path):
+        self.asked, self.folder = asked, folder
+        until = time.monotonic() + asked.minutes * 60 - 5
+        self.pool = Pool(folder, width=asked.jobs, until=until, env=environment(folder))
+        self.sites = {"fake": packages.fakes(folder / "site-fake"), "real": packages.real(folder / "site-real")}
+        self.kernels = os.environ.get("SPARKFORGE_KERNELS_SITE")
+        self.prompts = Prompts(2048)
+        self.engines = Engines(self.pool, folder / "tiny", self.prompts, self.sites, made="checkpoint")
+        self.wide = Engines(self.pool, folder / "wide", self.prompts, self.sites, made="W.checkpoint")
+        self.judged: dict[str, list[dict]] = {}
+
+    def asks(self, *sections: str) -> bool:
+        """Whether any of them is asked for."""
+        return any(section in self.asked.only for section in sections)
+
+    # ---- jobs
+
+    def plan(self) -> list[Job]:
+        """All jobs, the longest and most needed first."""
+        names: list[str] = []
+        if self.asks("e2e_dense", "attention", "graphs", "decode_kernels", "soak"):
+            names += ["T.eager"]
+        if self.asks("graphs"):
+            compiled = ["T.default", "T.compiled", "T.ngram.default", "F.default", "F.compiled", "F.ngram.default"]
+            names += [*compiled, "F.eager", "T.full", "F.full", "T.ngram.eager", "T.ngram.full", "F.ngram.eager"]
+        if self.asks("attention"):
+            names += ["F.eager", "T.fp8.eager", "F.fp8.eager"]
+        if self.asks("decode_kernels"):
+            names += ["K.fake.default", "K.fake.eager", "K.fake.full"]
+            names += list(KERNELS["real"]) if self.kernels else []
+        if self.asks("e2e_dense"):
+            names += ["T.moetriton.eager"]
+        names = list(dict.fromkeys(names))
+        jobs = [Job("facts", "facts.py", [str(self.folder / "facts.json")], limit=90)]
+        if names:
+            jobs.append(Job("checkpoint", "checkpoint.py", ["tiny", str(self.folder / "tiny")], limit=120))
+        soaks = [name for name in SOAKS if "real" not in name or self.kernels] if self.asks("soak") else []
+        if any("F" in name.split(".") for name in (*names, *soaks)) or self.asks("wide"):
+            jobs.append(Job("jit", "jit.py", [str(self.folder / "jit.json")], limit=420))
+        if self.asks("dense"):
+            jobs.append(Job("dense", "dense.py", [str(self.folder / "dense.json")], limit=200))
+        if self.asks("decode_kernels"):
+            for kind in ["fake", *(["real"] if self.kernels else [])]:
+                jobs.append(self._dense_decode(kind))
+        for name in names:
+            compared = name in ("T.eager", "F.eager", "T.fp8.eager", "F.fp8.eager", "T.moetriton.eager")
+            jobs.append(self.engines.answering(name, probe=compared, catalogue=name == "T.eager"))
+        if names:
+            jobs += self._scores(names)
+        if self.asks("wide"):
+            jobs += self._wide(after=tuple(names))
+        jobs += [
+            self.engines.soaking(name, self.asked.soak_seconds, "T.eager", number) for number, name in enumerate(soaks)
+        ]
+        if soaks:
+            kept = lambda: self._kept(soaks)  # noqa: E731  asked for when the soaks are over
+            jobs.append(self.engines.judging("score.soak", kept, after=tuple(soaks), own=False))
+        for job in jobs:
+            self._with_kernels(job)
+        return jobs
+
+    def _with_kernels(self, job: Job) -> None:
+        if "real" in job.name.split(".") and self.kernels:
+            job.env["PYTHONPATH"] = os.pathsep.join([str(self.sites["real"]), self.kernels])
+
+    def _dense_decode(self, kind: str) -> Job:
+        name = f"dense.{kind}"
+        site = {"PYTHONPATH": str(self.sites[kind])}
+        return Job(name, "dense.py", [str(self.folder / f"{name}.json"), "--decode"], env=site, limit=200)
+
+    def _said(self, names: list[str], kv: str) -> list[dict]:
+        """Everything that engines with this KV dtype said, each text once."""
+        found: dict[str, dict] = {}
+        for name in names:
+            if ("fp8" in name) != (kv == "fp8"):
+                continue
+            arrays, told = self.pool.arrays(name), self.pool.json(name) or {}
+            for step, prompts in (("main", self.prompts.main), ("mixed", self.prompts.mixed)):
+                for number, reply in enumerate(told.get(step, {}).get("replies", [])):
+                    one = {"prompt": prompts[number], "reply": reply}
+                    tops = arrays.get(f"{step}.{number}.ids")
+                    key = Judge.name(one["prompt"], reply, kv)
+                    if tops is not None:
+                        one |= {"top_ids": tops.tolist(), "of": name}
+                        key = name + key  # its likeliest tokens are its own
+                    found[key] = one
+        return list(found.values())
+
+    def _scores(self, names: list[str]) -> list[Job]:
+        jobs = []
+        for kv, label in (("auto", "score"), ("fp8", "score.fp8")):
+            of = [name for name in names if ("fp8" in name) == (kv == "fp8")]
+            if not of:
+                continue
+
+            def sequences(of=of, kv=kv, label=label) -> list[dict]:
+                self.judged[label] = self._said(of, kv)
+                return self.judged[label]
+
+            jobs.append(self.engines.judging(label, sequences, after=tuple(of), kv=kv, own=True))
+        return jobs
+
+    def _kept(self, soaks: list[str]) -> list[dict]:
+        found = [one for name in soaks for one in (self.pool.json(name) or {}).get("soak", {}).get("kept", [])]
+        self.judged["score.soak"] = found
+        return found
+
+    def _wide(self, after: tuple[str, ...]) -> list[Job]:
+        more = {"kv_cache_memory_bytes": 2 << 30, "gpu_memory_utilization": 0.1}
+        names = ("W.T.eager", "W.F.default")
+        # Late: its checkpoint, 17 GB, keeps the disk and the processor busy.
+        jobs = [Job("W.checkpoint", "checkpoint.py", ["wide", str(self.folder / "wide")], after=after, optional=True)]
+        for name in names:
+            jobs.append(self.wide.answering(name[2:], probe=True, prefix="W.", **more))
+
+        def sequences() -> list[dict]:
+            self.judged["W.score"] = self._said(list(names), "auto")
+            return self.judged["W.score"]
+
+        jobs.append(self.wide.judging("W.score", sequences, after=names, own=True, **more))
+        for job in jobs:
+            job.optional = True
+        return jobs
+
+    # ---- checks
+
+    def checks(self) -> list[Check]:
+        """Every check of the sections asked for; one that breaks is a line of its own."""
+        tiny, wide = Judge(self.pool), Judge(self.pool)
+        for label, sequences in self.judged.items():
+            (wide if label.startswith("W.") else tiny).take_scores(
+                label, sequences, "fp8" if label.endswith("fp8") else "auto"
+            )
+        sections = {
+            "dense": lambda: judging.dense(tiny),
+            "e2e_dense": lambda: self._e2e(tiny),
+            "attention": lambda: self._attention(tiny),
+            "graphs": lambda: self._graphs(tiny),
+            "decode_kernels": lambda: self._decode(tiny),
+            "soak": lambda: self._soak(tiny),
+            "wide": lambda: self._wide_checks(wide),
+        }
+        for name in self.asked.only:
+            try:
+                sections[name]()
+            except Exception as error:  # what was judged before it is still shown
+                tiny.add(name, "the judging itself", "wrong", f"{type(error).__name__}: {error}")
+        return tiny.checks + wide.checks
+
+    def _e2e(self, judge: Judge) -> None:
+        limits = (REGRET_LIMIT, MEAN_LIMIT)
+        for name, job in (("Marlin", "T.eager"), ("Triton MoE", "T.moetriton.eager")):
+            judge.logits("e2e_dense", f"{name}, prefill against BF16", job, "score", LOGIT_LIMIT)
+            judge.decode_logits("e2e_dense", f"{name}, decode against BF16", job, self.prompts.main, "auto", LOGIT_LIMIT)
+            pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
+            judge.regrets_of("e2e_dense", f"{name}, greedy regret", job, pairs, "auto", limits)
+        judge.own("e2e_dense", "the reference's own regret", "score")
+
+    def _attention(self, judge: Judge) -> None:
+        for kv, mark, limit, most in (
+            ("auto", "", LOGIT_LIMIT, REGRET_LIMIT),
+            ("fp8", ".fp8", LOGIT_LIMIT_FP8, REGRET_LIMIT_FP8),
+        ):
+            kind = "FP8 KV" if mark else "BF16 KV"
+            one, other = f"F{mark}.eager", f"T{mark}.eager"
+            judge.logits("attention", f"{kind}, prefill against Triton", one, other, limit)
+            for name, job in (("FlashInfer", one), ("Triton", other)):
+                judge.decode_logits("attention", f"{kind}, {name} decode", job, self.prompts.main, kv, limit)
+                pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
+                judge.regrets_of("attention", f"{kind}, {name} regret", job, pairs, kv, (most, MEAN_LIMIT))
+        facts = self.pool.json("F.eager") or {}
+        if facts:
+            right = judging.verdict(facts.get("attention") == ["FLASHINFER"])
+            judge.add("attention", "backend in use", right, str(facts.get("attention")))
+
+    def _graphs(self, judge: Judge) -> None:
+        prompts = self.prompts.main + self.prompts.mixed
+        for what, job, base in GRAPHS:
+            label = f"{'FlashInfer' if job.startswith('F') else 'Triton'}, {what}"
+            facts = self.pool.json(job) or {}
+            mode = f", {facts['graphs'].rsplit('.', 1)[-1]}" if "graphs" in facts else ""
+            judge.tokens("graphs", label, job, base, prompts, more=mode)
+
+    def _decode(self, judge: Judge) -> None:
+        prompts = self.prompts.main + self.prompts.mixed
+        for kind in ("fake", "real"):
+            if kind == "real" and not self.kernels:
+                judge.add("decode_kernels", "real", "not run", "SPARKFORGE_KERNELS_SITE is not set")
+                continue
+            name = f"dense.{kind}"
+            if not judge.missing("decode_kernels", f"{kind}, layers", name):
+                layers = (self.pool.json(name) or {}).get("layers", {"error": "did not run"})
+                judging.products(judge, "decode_kernels", layers, decode=True, label=kind)
+            eager = KERNELS[kind][0]
+            for job in KERNELS[kind]:
+                base = "T.eager" if job == eager else eager
+                judge.tokens("decode_kernels", f"{job} as {base}", job, base, prompts)
+                judging.kernels(judge, "decode_kernels", f"{job} ran", job, None if job == eager else eager)
+
+    def _soak(self, judge: Judge) -> None:
+        for name in SOAKS:
+            if "real" not in name or self.kernels:
+                judging.soak(judge, name)
+        found = [(self.pool.json(name) or {}).get("soak", {}) for name in SOAKS]
+        total = {key: sum(one.get(key, 0) for one in found) for key in ("replays", "compositions", "mixed", "requests")}
+        said = ", ".join(f"{value} {key}" for key, value in total.items())
+        judge.add("soak", "all together", "told", said, **total)
+
+    def _wide_checks(self, judge: Judge) -> None:
+        prompts = self.prompts.main
+        for job in ("W.T.eager", "W.F.default"):
+            judge.logits("wide", f"{job[2:]}, prefill against BF16", job, "W.score", LOGIT_LIMIT)
+            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, "auto", LOGIT_LIMIT)
+            pairs = list(zip(prompts, judge.replies(job, "main"), strict=False))
+            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs, "auto", (REGRET_LIMIT, MEAN_LIMIT))
+
+
+def main() -> int:
+    """Run, judge, print, write."""
+    asked = words()
+    folder = asked.work or Path(tempfile.mkdtemp(prefix="vllm-gpu-"))
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    begun = time.monotonic()
+    run = Run(asked, folder)
+    interrupted = None
+    try:
+        run.pool.run(run.plan())
+    except KeyboardInterrupt as stop:
+        interrupted = type(stop).__name__
+    checks = run.checks()
+    jobs = {}
+    for name, ended in run.pool.ended.items():
+        told = run.pool.json(name) or {}
+        facts = {key: told[key] for key in ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing") if key in told}
+        jobs[name] = {"state": ended.state, "seconds": ended.seconds, "last": _anonymous(ended.last, folder), **facts}
+    result = {
+        "facts": run.pool.json("facts"),
+        "seed": SEED,
+        "command": ["tests/patches/vllm/gpu/run_all.py", *_options(asked)],
+        "seconds": time.monotonic() - begun,
+        "interrupted": interrupted,
+        "jit": run.pool.json("jit"),
+        "checks": judging.as_json(checks),
+        "jobs": jobs,
+    }
+    asked.json.write_text(_without(json.dumps(result, indent=1, default=str), folder) + "\n")
+    wrong = [check for check in checks if check.verdict == "wrong"]
+    print(f"\n{time.monotonic() - begun:.0f} s; logs in {folder}")
+    print("\n".join(check.line() for check in checks))
+    print(f"{len(checks)} checks, {len(wrong)} wrong, {sum(check.verdict == 'not run' for check in checks)} not run")
+    return 1 if wrong or interrupted else 0
+
+
+def _options(asked: argparse.Namespace) -> list[str]:
+    """The command's words without a path of this machine."""
+    said = ["--json", asked.json.name, "--minutes", str(asked.minutes), "--soak-seconds", str(asked.soak_seconds)]
+    return [*said, "--jobs", str(asked.jobs), *(["--only", ",".join(asked.only)] if asked.only != list(SECTIONS) else [])]
+
+
+def _without(text: str, folder: Path) -> str:
+    """The text without this machine's paths."""
+    for path, name in ((str(folder), "WORK"), (str(Path.home()), "HOME"), (sys.prefix, "PYTHON")):
+        if len(path) > 1:
+            text = text.replace(path, name)
+    return text
+
+
+def _anonymous(lines: tuple[str, ...], folder: Path) -> list[str]:
+    return [_without(line, folder) for line in lines]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
