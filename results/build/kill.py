@@ -67,6 +67,11 @@ def killed(checkout: Path, words: list[str], store: Path, after: float) -> dict[
     return {"after": round(after, 2), "ended": ended, "status": child.returncode, "at": lines[-1] if lines else "start"}
 
 
+def _step(kill: dict[str, Any]) -> str:
+    """Name of the step that a kill met."""
+    return str(kill["at"]).partition("] ")[2].partition(":")[0]
+
+
 def main() -> None:
     """Kill, finish, compare."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,9 +87,13 @@ def main() -> None:
     checkout = clone(folder / "checkout")
     store, reference = folder / "store", folder / "reference"
     store.mkdir()
-    kills = []
+    kills: list[dict[str, Any]] = []
+    longest = said.longest
     while len(kills) < said.kills:
-        one = killed(checkout, words, store, dice.uniform(0.3, said.longest))
+        one = killed(checkout, words, store, dice.uniform(0.3, longest))
+        # A step that is longer than every kill so far would never end: wait longer until one gets past it.
+        stuck = len(kills) > 1 and {_step(kills[-1]), _step(kills[-2])} == {_step(one)}
+        longest = longest * 1.5 if stuck else said.longest
         if one["ended"]:
             if one["status"]:
                 sys.exit(f"a resumed build failed: {one['at']}")
