@@ -36,6 +36,7 @@ def pretend(major: int, minor: int, *, as_installed: bool) -> None:
     )
     from vllm.platforms import current_platform  # noqa: PLC0415
     from vllm.platforms.interface import DeviceCapability, PlatformEnum  # noqa: PLC0415
+    from vllm.utils import flashinfer_tuning  # noqa: PLC0415
 
     kind: Any = type(current_platform)
     kind._enum = PlatformEnum.CUDA  # noqa: SLF001  what every is_cuda() reads
@@ -44,6 +45,7 @@ def pretend(major: int, minor: int, *, as_installed: bool) -> None:
     if not as_installed:
         flashinfer_cutlass_moe.has_flashinfer_cutlass_fused_moe = lambda: True
         trtllm_mxfp4_moe.has_flashinfer = lambda: True
+        flashinfer_tuning.has_flashinfer = lambda: True
     gpt_oss_triton_kernels_moe.has_triton_kernels = lambda: True
 
 

@@ -60,6 +60,15 @@ def test_only_the_cutlass_moe_is_tuned(monkeypatch, capability, default, setting
     assert default(levels().O2, **changes) is tuned
 
 
+def test_without_flashinfer_the_experts_go_elsewhere(monkeypatch, capability, default):
+    capability(12, 1)
+    assert default(levels().O2) is True
+    import vllm.utils.flashinfer_tuning as tuning
+
+    monkeypatch.setattr(tuning, "has_flashinfer", lambda: False)
+    assert default(levels().O2) is False
+
+
 def test_a_flag_wins_over_the_default(capability):
     from vllm.config import VllmConfig
     from vllm.config.device import DeviceConfig
