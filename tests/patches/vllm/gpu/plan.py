@@ -22,6 +22,7 @@ BASE = {
     "max_num_seqs": 16,
     "max_num_batched_tokens": 2048,
     "gpu_memory_utilization": 0.05,
+    "distributed_executor_backend": "uni",  # in this process, where the watchers are
     "kv_cache_memory_bytes": 1 << 30,  # fixed: engines beside each other would measure each other's memory
     "enable_prefix_caching": False,
     "logprobs_mode": "raw_logits",
@@ -39,7 +40,7 @@ NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": 3,
     "prompt_lookup_max": 3,
-    "prompt_lookup_min": 2,
+    "prompt_lookup_min": 1,  # any token seen before: a random model seldom repeats two
 }
 # The same sizes in tokens: a verified request has four.
 NGRAM_SIZES = [4, 8, 16, 32, 64]
@@ -85,10 +86,9 @@ def arguments(name: str, *, moe: str = "marlin", layers: str = "all") -> dict:
     return llm
 
 
-def twin_arguments(kv: str = "auto") -> dict:
+def twin_arguments() -> dict:
     """The BF16 reference: Triton for experts and attention, eager."""
-    llm = arguments("T.eager", moe="triton", layers="moe")
-    return llm if kv == "auto" else llm | {"kv_cache_dtype": kv}
+    return arguments("T.eager", moe="triton", layers="moe")
 
 
 class Engines:
@@ -150,7 +150,7 @@ class Engines:
         found.limit = seconds + 200
         return found
 
-    def judging(self, name: str, sequences, *, after: tuple[str, ...], kv: str = "auto", own: bool, **more) -> Job:
+    def judging(self, name: str, sequences, *, after: tuple[str, ...], own: bool, **more) -> Job:
         """The BF16 twin, which scores what the others said, and with `own` what it says itself."""
         special = self.prompts
 
@@ -167,7 +167,7 @@ class Engines:
                 steps.append({"do": "score", "key": "judged", "sequences": found})
             if not steps:
                 return None
-            return {"model": str(self.model / "twin"), "llm": twin_arguments(kv) | more, "steps": steps}
+            return {"model": str(self.model / "twin"), "llm": twin_arguments() | more, "steps": steps}
 
         return self._engine(name, job, [], after=after)
 

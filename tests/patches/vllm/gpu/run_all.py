@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -27,7 +28,7 @@ from pathlib import Path
 
 import judge as judging
 import packages
-from judge import LOGIT_LIMIT, LOGIT_LIMIT_FP8, MEAN_LIMIT, REGRET_LIMIT, REGRET_LIMIT_FP8, Check, Judge
+from judge import LOGIT_LIMIT, MEAN_LIMIT, REGRET_LIMIT, Check, Judge
 from plan import SEED, Engines, Prompts
 from pool import Job, Pool
 
@@ -133,7 +134,7 @@ class Run:
             compared = name in ("T.eager", "F.eager", "T.fp8.eager", "F.fp8.eager", "T.moetriton.eager")
             jobs.append(self.engines.answering(name, probe=compared, catalogue=name == "T.eager"))
         if names:
-            jobs += self._scores(names)
+            jobs.append(self._score(names))
         if self.asks("wide"):
             jobs += self._wide(after=tuple(names))
         jobs += [
@@ -155,37 +156,28 @@ class Run:
         site = {"PYTHONPATH": str(self.sites[kind])}
         return Job(name, "dense.py", [str(self.folder / f"{name}.json"), "--decode"], env=site, limit=200)
 
-    def _said(self, names: list[str], kv: str) -> list[dict]:
-        """Everything that engines with this KV dtype said, each text once."""
+    def _said(self, names: list[str]) -> list[dict]:
+        """Everything that engines said, each text once."""
         found: dict[str, dict] = {}
         for name in names:
-            if ("fp8" in name) != (kv == "fp8"):
-                continue
             arrays, told = self.pool.arrays(name), self.pool.json(name) or {}
             for step, prompts in (("main", self.prompts.main), ("mixed", self.prompts.mixed)):
                 for number, reply in enumerate(told.get(step, {}).get("replies", [])):
                     one = {"prompt": prompts[number], "reply": reply}
                     tops = arrays.get(f"{step}.{number}.ids")
-                    key = Judge.name(one["prompt"], reply, kv)
+                    key = Judge.name(one["prompt"], reply)
                     if tops is not None:
                         one |= {"top_ids": tops.tolist(), "of": name}
                         key = name + key  # its likeliest tokens are its own
                     found[key] = one
         return list(found.values())
 
-    def _scores(self, names: list[str]) -> list[Job]:
-        jobs = []
-        for kv, label in (("auto", "score"), ("fp8", "score.fp8")):
-            of = [name for name in names if ("fp8" in name) == (kv == "fp8")]
-            if not of:
-                continue
+    def _score(self, names: list[str]) -> Job:
+        def sequences() -> list[dict]:
+            self.judged["score"] = self._said(names)
+            return self.judged["score"]
 
-            def sequences(of=of, kv=kv, label=label) -> list[dict]:
-                self.judged[label] = self._said(of, kv)
-                return self.judged[label]
-
-            jobs.append(self.engines.judging(label, sequences, after=tuple(of), kv=kv, own=True))
-        return jobs
+        return self.engines.judging("score", sequences, after=tuple(names), own=True)
 
     def _kept(self, soaks: list[str]) -> list[dict]:
         found = [one for name in soaks for one in (self.pool.json(name) or {}).get("soak", {}).get("kept", [])]
@@ -201,7 +193,7 @@ class Run:
             jobs.append(self.wide.answering(name[2:], probe=True, prefix="W.", **more))
 
         def sequences() -> list[dict]:
-            self.judged["W.score"] = self._said(list(names), "auto")
+            self.judged["W.score"] = self._said(list(names))
             return self.judged["W.score"]
 
         jobs.append(self.wide.judging("W.score", sequences, after=names, own=True, **more))
@@ -215,9 +207,7 @@ class Run:
         """Every check of the sections asked for; one that breaks is a line of its own."""
         tiny, wide = Judge(self.pool), Judge(self.pool)
         for label, sequences in self.judged.items():
-            (wide if label.startswith("W.") else tiny).take_scores(
-                label, sequences, "fp8" if label.endswith("fp8") else "auto"
-            )
+            (wide if label.startswith("W.") else tiny).take_scores(label, sequences)
         sections = {
             "dense": lambda: judging.dense(tiny),
             "e2e_dense": lambda: self._e2e(tiny),
@@ -238,23 +228,24 @@ class Run:
         limits = (REGRET_LIMIT, MEAN_LIMIT)
         for name, job in (("Marlin", "T.eager"), ("Triton MoE", "T.moetriton.eager")):
             judge.logits("e2e_dense", f"{name}, prefill against BF16", job, "score", LOGIT_LIMIT)
-            judge.decode_logits("e2e_dense", f"{name}, decode against BF16", job, self.prompts.main, "auto", LOGIT_LIMIT)
+            judge.decode_logits("e2e_dense", f"{name}, decode against BF16", job, self.prompts.main, LOGIT_LIMIT)
             pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("e2e_dense", f"{name}, greedy regret", job, pairs, "auto", limits)
+            judge.regrets_of("e2e_dense", f"{name}, greedy regret", job, pairs, limits)
         judge.own("e2e_dense", "the reference's own regret", "score")
 
     def _attention(self, judge: Judge) -> None:
-        for kv, mark, limit, most in (
-            ("auto", "", LOGIT_LIMIT, REGRET_LIMIT),
-            ("fp8", ".fp8", LOGIT_LIMIT_FP8, REGRET_LIMIT_FP8),
+        judging.built(judge, "jit")
+        judge.logits("attention", "BF16 KV, prefill against Triton", "F.eager", "T.eager", LOGIT_LIMIT)
+        plain, fp8 = (REGRET_LIMIT, MEAN_LIMIT), (judging.REGRET_LIMIT_FP8, judging.MEAN_LIMIT_FP8)
+        for kind, job, limit, limits in (
+            ("BF16 KV, FlashInfer", "F.eager", LOGIT_LIMIT, plain),
+            ("FP8 KV, FlashInfer", "F.fp8.eager", judging.LOGIT_LIMIT_FP8, fp8),
+            ("FP8 KV, Triton", "T.fp8.eager", judging.LOGIT_LIMIT_FP8_QUERIES, fp8),
         ):
-            kind = "FP8 KV" if mark else "BF16 KV"
-            one, other = f"F{mark}.eager", f"T{mark}.eager"
-            judge.logits("attention", f"{kind}, prefill against Triton", one, other, limit)
-            for name, job in (("FlashInfer", one), ("Triton", other)):
-                judge.decode_logits("attention", f"{kind}, {name} decode", job, self.prompts.main, kv, limit)
-                pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
-                judge.regrets_of("attention", f"{kind}, {name} regret", job, pairs, kv, (most, MEAN_LIMIT))
+            judge.logits("attention", f"{kind}, prefill", job, "score", limit)
+            judge.decode_logits("attention", f"{kind}, decode", job, self.prompts.main, limit)
+            pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
+            judge.regrets_of("attention", f"{kind}, greedy regret", job, pairs, limits)
         facts = self.pool.json("F.eager") or {}
         if facts:
             right = judging.verdict(facts.get("attention") == ["FLASHINFER"])
@@ -297,9 +288,9 @@ class Run:
         prompts = self.prompts.main
         for job in ("W.T.eager", "W.F.default"):
             judge.logits("wide", f"{job[2:]}, prefill against BF16", job, "W.score", LOGIT_LIMIT)
-            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, "auto", LOGIT_LIMIT)
+            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, LOGIT_LIMIT)
             pairs = list(zip(prompts, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs, "auto", (REGRET_LIMIT, MEAN_LIMIT))
+            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs, (REGRET_LIMIT, MEAN_LIMIT))
 
 
 def main() -> int:
@@ -320,7 +311,7 @@ def main() -> int:
     for name, ended in run.pool.ended.items():
         told = run.pool.json(name) or {}
         facts = {key: told[key] for key in ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing") if key in told}
-        jobs[name] = {"state": ended.state, "seconds": ended.seconds, "last": _anonymous(ended.last, folder), **facts}
+        jobs[name] = {"state": ended.state, "seconds": ended.seconds, "last": ended.last, **facts}
     result = {
         "facts": run.pool.json("facts"),
         "seed": SEED,
@@ -347,14 +338,9 @@ def _options(asked: argparse.Namespace) -> list[str]:
 
 def _without(text: str, folder: Path) -> str:
     """The text without this machine's paths."""
-    for path, name in ((str(folder), "WORK"), (str(Path.home()), "HOME"), (sys.prefix, "PYTHON")):
-        if len(path) > 1:
-            text = text.replace(path, name)
-    return text
-
-
-def _anonymous(lines: tuple[str, ...], folder: Path) -> list[str]:
-    return [_without(line, folder) for line in lines]
+    text = text.replace(str(folder), "WORK")
+    # Of any other absolute path, the last two parts.
+    return re.sub(r"(?<![\w.])(?:/[\w.+@-]+)+(/[\w.+@-]+/[\w.+@-]+)", r"...\1", text)
 
 
 if __name__ == "__main__":
