@@ -26,6 +26,7 @@ BASE = {
     "kv_cache_memory_bytes": 1 << 30,  # fixed: engines beside each other would measure each other's memory
     "enable_prefix_caching": False,
     "logprobs_mode": "raw_logits",
+    "enable_flashinfer_autotune": False,  # would compile modules that nothing here runs
     "seed": 0,
 }
 MODES = {

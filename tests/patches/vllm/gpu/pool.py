@@ -82,30 +82,35 @@ class Pool:
         waiting = list(jobs)
         running: list[tuple[Job, subprocess.Popen, float, float]] = []
         known = {job.name for job in jobs} | set(self.ended)
-        while waiting or running:
-            for job in list(waiting):
-                if len(running) >= self.width:
-                    break
-                if any(name in known and name not in self.ended for name in (*job.after, *job.needs)):
-                    continue
-                waiting.remove(job)
-                started = self._start(job)
-                if started is not None:
-                    running.append(started)
-            still = []
-            for job, process, begun, limit in running:
-                took = time.monotonic() - begun
-                if process.poll() is None and took < limit:
-                    still.append((job, process, begun, limit))
-                    continue
-                state = "timeout" if process.poll() is None else "failed" if process.returncode else "done"
-                # What a job leaves running belongs to its own process group, and ends with it.
-                with contextlib.suppress(OSError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                self._end(job, state, took, () if state == "done" else self._last(job.name))
-            running = still
-            time.sleep(0.2)
+        try:
+            while waiting or running:
+                for job in list(waiting):
+                    if len(running) >= self.width:
+                        break
+                    if any(name in known and name not in self.ended for name in (*job.after, *job.needs)):
+                        continue
+                    waiting.remove(job)
+                    started = self._start(job)
+                    if started is not None:
+                        running.append(started)
+                running[:] = [one for one in running if not self._over(*one)]
+                time.sleep(0.2)
+        finally:
+            for job, process, begun, _ in running:  # only where something stopped this loop
+                self._over(job, process, begun, 0)
+
+    def _over(self, job: Job, process: subprocess.Popen, begun: float, limit: float) -> bool:
+        """Whether the job has ended, by itself or by its limit; what it leaves behind ends with it."""
+        took, code = time.monotonic() - begun, process.poll()
+        if code is None and took < limit:
+            return False
+        state = "timeout" if code is None else "failed" if code else "done"
+        # Its own process group: nothing else is in it.
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        self._end(job, state, took, () if state == "done" else self._last(job.name))
+        return True
 
     def _start(self, job: Job) -> tuple[Job, subprocess.Popen, float, float] | None:
         missing = [name for name in job.needs if name not in self.ended or self.ended[name].state != "done"]

@@ -173,3 +173,25 @@ def test_the_pool_outlives_jobs_that_fail_or_hang(pool, tmp_path):
         "needy": "skipped",
     }
     assert "on purpose" in pool.ended["wrong"].last[-1]
+
+
+@pytest.mark.parametrize(("wrong", "lines"), [(0, 42), (10, 42), (60, 60)])
+def test_the_table_is_short_and_hides_nothing_wrong(wrong, lines):
+    from run_all import SECTIONS, table
+
+    checks = [
+        judging.Check(SECTIONS[n % len(SECTIONS)], f"check {n}", "wrong" if n < wrong else "right", "said")
+        for n in range(60)
+    ]
+    shown = table(checks)
+    assert len(shown) <= lines
+    assert sum(" wrong " in line for line in shown) == wrong
+
+
+def test_no_path_of_the_machine_is_told(tmp_path):
+    from run_all import _without
+
+    text = f"File {tmp_path}/a.log and /opt/some/where/lib/torch/nn.py, 3/4, a/b, https://x.y/z/q/r"
+    assert str(tmp_path) not in _without(text, tmp_path)
+    assert "/opt/some" not in _without(text, tmp_path)
+    assert "torch/nn.py, 3/4, a/b" in _without(text, tmp_path)
