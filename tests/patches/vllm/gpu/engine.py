@@ -114,8 +114,8 @@ def main(path: Path) -> None:
             result[step["key"]] = done[step["do"]](llm, step, arrays)
     finally:
         # What was done before a step failed is worth keeping.
-        np.savez(out.with_suffix(".npz"), **arrays)
-        out.with_suffix(".json").write_text(json.dumps(result))
+        np.savez(out.with_name(f"{out.name}.npz"), **arrays)
+        out.with_name(f"{out.name}.json").write_text(json.dumps(result))
     print(f"{job['model']}: done", flush=True)
     # The interpreter's end can hang on threads of the engine; the results are written.
     sys.stdout.flush()
