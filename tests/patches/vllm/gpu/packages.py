@@ -42,7 +42,7 @@ _FAKES = """
 def kernels(capability):
     magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
     # Made here: a copy from the host is not allowed while a graph is captured.
-    values = torch.tensor((*magnitudes, *(-v for v in magnitudes)), device="cuda")
+    values = torch.tensor((*magnitudes, *(-v for v in magnitudes)), dtype=torch.float32, device="cuda")
 
     def dense(x, w, w_scale, bias, out):
         assert 1 <= x.shape[0] <= 8 and x.is_contiguous() and out.is_contiguous(), (x.shape, x.stride())
