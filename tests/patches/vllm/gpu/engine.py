@@ -89,7 +89,7 @@ def score(llm, step: dict, arrays: dict) -> dict:
 def main(path: Path) -> None:
     """Do the job; whatever fails ends the process with a traceback and a status that is not 0."""
     job = json.loads(path.read_text())
-    out = Path(job["out"])
+    stem = job["out"]  # a name with dots: with_suffix would cut it
     result: dict = {}
     arrays: dict = {}
     asked: dict[str, list] = {}
