@@ -114,9 +114,9 @@ def main(path: Path) -> None:
             result[step["key"]] = done[step["do"]](llm, step, arrays)
     finally:
         # What was done before a step failed is worth keeping.
-        np.savez(out.with_name(f"{out.name}.npz"), **arrays)
-        out.with_name(f"{out.name}.json").write_text(json.dumps(result))
-    print(f"{job['model']}: done", flush=True)
+        np.savez(f"{stem}.npz", **arrays)
+        Path(f"{stem}.json").write_text(json.dumps(result))
+    print("done", flush=True)
     # The interpreter's end can hang on threads of the engine; the results are written.
     sys.stdout.flush()
     sys.stderr.flush()
