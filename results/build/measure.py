@@ -27,12 +27,11 @@ from sparkforge.store import Store
 
 
 def edit(checkout: Path, word: str) -> tuple[str, str, str]:
-    """Put a word into the first sentence that a patch adds to a Python file; the patch and the new line."""
+    """Put a word into the first sentence that the last patch adds to a Python file; the patch and the new line."""
     folder = checkout / "patches" / "vllm" / "0.21.0"
-    for name in (folder / "series").read_text().split():
+    names = [name for name in (folder / "series").read_text().split() if (folder / name).is_file()]
+    for name in reversed(names):  # no later patch can rest on the line
         patch = folder / name
-        if not patch.is_file():
-            continue
         lines = patch.read_text().split("\n")
         file = ""
         for number, line in enumerate(lines):
