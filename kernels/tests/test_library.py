@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ FOR_311 = File(
     "6f16d73a82a9e68a439b7d233d48b1b929be17fe92df4bbf1ee2274e573144a3",
 )
 M, N, K = 4, 64, 128
+GROUP = "vllm.decode_kernels"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,17 @@ def kernels(built, tmp_path_factory):
         sys.path.remove(str(site))
         for name in [name for name in sys.modules if name.startswith("sparkforge_kernels")]:
             del sys.modules[name]
+
+
+def test_vllm_finds_the_kernel_by_its_entry_point(kernels):
+    site = str(Path(kernels.__file__).parent.parent)
+    (point,) = (one for found in distributions(path=[site]) for one in found.entry_points.select(group=GROUP))
+    offered = point.load()
+    (kernel,) = offered((12, 1))
+    assert (kernel["kind"], kernel["tokens"]) == ("dense", (1, kernels.MAX_DECODE_TOKENS))
+    assert kernel["run"] is kernels.mxfp4_linear_decode
+    assert kernel["faster"] is False, "no run on a GB10 has shown it"
+    assert offered((9, 0)) == [], "there is no code for it in this build"
 
 
 @pytest.fixture(scope="module")

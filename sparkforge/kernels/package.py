@@ -93,7 +93,9 @@ def _dist_info(folder: Path, declared: Declaration, chosen: Toolchain) -> None:
     )
     tag = f"py3-none-linux_{chosen.target.machine}"
     wheel = f"Wheel-Version: 1.0\nGenerator: sparkforge\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    for name, text in (("METADATA", metadata), ("WHEEL", wheel), ("INSTALLER", "sparkforge\n")):
+    points = f"[vllm.decode_kernels]\nsparkforge = {MODULE}.decode:decode_kernels\n"  # read by patch V-10
+    texts = {"METADATA": metadata, "WHEEL": wheel, "INSTALLER": "sparkforge\n", "entry_points.txt": points}
+    for name, text in texts.items():
         (info / name).write_text(text)
     record = info / "RECORD"
     lines = [_recorded(folder, path) for path in sorted(folder.rglob("*")) if path.is_file()]
