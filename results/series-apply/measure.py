@@ -8,8 +8,6 @@ what else the machine does falls on all of them alike.
     python results/series-apply/measure.py [--rounds 5] [--patches 200]
 """
 
-# ruff: noqa: INP001  a script, no package
-
 from __future__ import annotations
 
 import argparse
@@ -213,7 +211,7 @@ WAYS = {
 
 def synthetic(place: Place, work: Path, count: int) -> Path:
     """Folder of a made-up series: each patch changes two places of one Python file, every tenth adds a file."""
-    dice = random.Random(SEED)  # noqa: S311  the same series every time
+    dice = random.Random(SEED)
     git = Git.init_bare(work / "synthetic.git")
     (git.git_dir / "objects/info/alternates").write_text(f"{place.git.git_dir.absolute()}/objects\n")
     names = sorted(path for path in entries(git, place.tree) if path.startswith("vllm/") and path.endswith(".py"))
