@@ -9,7 +9,10 @@ import pytest
 
 from sparkforge import sources
 from sparkforge.fetch import fetch
-from sparkforge.overlay import of_stack, venv
+from sparkforge.hashing import sha256_file
+from sparkforge.kernels import elf
+from sparkforge.overlay import apply, of_stack, venv
+from sparkforge.platforms import ARM64
 from sparkforge.recipes import load_stack
 from sparkforge.store import Store
 
@@ -26,8 +29,8 @@ NOT_OF_THE_TREE = (
 pytestmark = [pytest.mark.online, pytest.mark.slow]
 
 
-def wheel_of(name, upstream, build):
-    return fetch(Store.open(), build.wheels["linux/amd64"], package=build.package, where=STACK.where(name, "wheels"))
+def wheel_of(name, build, platform="linux/amd64"):
+    return fetch(Store.open(), build.wheels[platform], package=build.package, where=STACK.where(name, "wheels"))
 
 
 @pytest.mark.parametrize("name", STACK.upstreams)
@@ -40,7 +43,7 @@ def test_the_folders_of_the_recipe_are_where_the_wheel_has_them(name):
         for folder in upstream.overlay:
             if path.decode().startswith(folder.source):
                 blobs[folder.target + path.decode().removeprefix(folder.source)] = head.split()[2].decode()
-    with zipfile.ZipFile(wheel_of(name, upstream, upstream)) as archive:
+    with zipfile.ZipFile(wheel_of(name, upstream)) as archive:
         files = {n for n in archive.namelist() if not n.endswith("/")}
         other = [p for p in sorted(files & blobs.keys()) if blob(archive.read(p)) != blobs[p]]
     package = {folder.target for folder in upstream.overlay}
@@ -56,7 +59,7 @@ def blob(data):
 
 @pytest.mark.parametrize("target", ["serve", "cpu"])
 def test_the_series_go_on_the_published_wheels_and_come_off(demo, target):
-    wheels = [wheel_of(name, one, one.build(target)) for name, one in STACK.upstreams.items()]
+    wheels = [wheel_of(name, one.build(target)) for name, one in STACK.upstreams.items()]
     made = demo.folder / "venv"
     demo.uv("venv", made)
     demo.uv("pip", "install", "--python", made / "bin/python", "--no-index", "--no-deps", *wheels)
@@ -70,3 +73,29 @@ def test_the_series_go_on_the_published_wheels_and_come_off(demo, target):
         assert tree.read_text() == f"{overlay.manifest.tree}\n"
     venv.take_off(made)
     assert {p for p in demo.site(made).rglob("*") if p.is_file()} == before.keys()
+
+
+def test_the_layer_for_another_platform_is_made_from_its_own_wheels(demo):
+    """What an arm64 image gets over its wheels, laid on whatever machine this is, with nothing of it run."""
+    made, layer = demo.folder / "venv", demo.folder / "layer"
+    wheels = [wheel_of(name, one.build("serve"), "linux/arm64") for name, one in STACK.upstreams.items()]
+    demo.uv("venv", made)
+    foreign = ("--python-platform", ARM64.uv("2_36"), "--link-mode", "copy")
+    demo.uv("pip", "install", "--python", made / "bin/python", *foreign, "--no-index", "--no-deps", *wheels)
+    site = demo.site(made)
+    native = site / "vllm" / "_C.abi3.so"
+    assert elf.read_elf(native).machine == ARM64.elf_machine
+    before = {p: sha256_file(p) for p in site.rglob("*") if p.is_file()}
+    overlays = of_stack.overlays(Store.open(), STACK)
+    for overlay in overlays:
+        apply.apply(site, overlay.path, out=layer)
+    assert {p: sha256_file(p) for p in site.rglob("*") if p.is_file()} == before, "the site itself is left alone"
+    for overlay in overlays:
+        for entry in overlay.manifest.entries:
+            if entry.sha256 is not None and (layer / entry.path).is_file():
+                assert sha256_file(layer / entry.path) == entry.sha256
+        tree = layer / overlay.manifest.package / "sparkforge_tree.txt"
+        assert tree.read_text() == f"{overlay.manifest.tree}\n"
+        replaced = [entry.path for entry in overlay.manifest.entries if entry.op == "replace"]
+        assert replaced
+        assert all((layer / path).is_file() for path in replaced)
