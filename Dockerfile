@@ -107,7 +107,9 @@ ENV VLLM_TARGET_DEVICE=cpu
 FROM image AS serve
 ARG ARCHS_TORCH
 ARG ARCHS_FLASHINFER
-ENV CUDA_HOME=/opt/sparkforge/cuda \
+# Marlin: the MoE kernel whose CUDA graphs were soaked. `-e VLLM_MXFP4_MOE_KERNEL=auto` lets vLLM take CUTLASS on 12.x.
+ENV VLLM_MXFP4_MOE_KERNEL=marlin \
+    CUDA_HOME=/opt/sparkforge/cuda \
     TRITON_PTXAS_PATH=/opt/sparkforge/cuda/bin/ptxas \
     TRITON_PTXAS_BLACKWELL_PATH=/opt/sparkforge/cuda/bin/ptxas \
     TORCH_CUDA_ARCH_LIST="${ARCHS_TORCH}" \
