@@ -10,20 +10,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
 from sparkforge.console import Meter
 from sparkforge.errors import CheckFailed, EnvironmentLacks
 from sparkforge.hashing import sha256_file, verify_file
-from sparkforge.index import Index, configured
+from sparkforge.index import configured, listed
 from sparkforge.recipes import File
 from sparkforge.store import Store
 
 if TYPE_CHECKING:
     import requests
-    from unearth import Link
-    from unearth.collector import IndexPage
-    from unearth.fetchers import Fetcher
 
 _KIND = "files"
 _CHUNK = 1 << 20
@@ -127,73 +122,6 @@ def session() -> requests.Session:
         made.verify = configured().cert
     made.mount("https://", requests.adapters.HTTPAdapter(max_retries=3, pool_maxsize=_LOOKS_AT_ONCE))
     return made
-
-
-def listed(index: Index, package: str, part: str) -> list[Link]:
-    """Files that an index lists for a distribution and whose anchor holds a text, such as a version.
-
-    A page lists every file of every release, up to ten thousand of them: what does not hold the text is left out
-    before it is parsed, which is a tenth of the time.
-
-    Raises:
-        EnvironmentLacks: the index does not answer.
-    """
-    from unearth.collector import parse_html_page, parse_json_response  # noqa: PLC0415  only where something is fetched
-
-    found = [link for link in _local(index) if part in link.filename]
-    for page in _pages(index, package):
-        if "json" in page.content_type:
-            found += parse_json_response(page)
-            continue
-        head, *anchors = page.content.split(b"<a ")
-        kept = [anchor for anchor in anchors if part.encode() in anchor]
-        found += parse_html_page(page._replace(content=b"<a ".join([head, *kept])))
-    return found
-
-
-@cache
-def _client(index: Index) -> Fetcher:
-    """One client for all requests of a process, with the credentials of the index URLs."""
-    from unearth import PackageFinder  # noqa: PLC0415  as above
-
-    return PackageFinder(index_urls=[index.url, *index.extra]).session
-
-
-@cache
-def _local(index: Index) -> tuple[Link, ...]:
-    """Files of pip's find-links."""
-    from unearth import Link  # noqa: PLC0415  as above
-    from unearth.collector import collect_links_from_location  # noqa: PLC0415  as above
-
-    links: list[Link] = []
-    for place in index.find_links:
-        url = place if "://" in place else Path(place).absolute().as_uri()
-        links += collect_links_from_location(_client(index), Link(url), expand=True)
-    return tuple(links)
-
-
-@cache
-def _pages(index: Index, package: str) -> tuple[IndexPage, ...]:
-    """The pages of a distribution, asked for once in a process."""
-    from unearth import Link  # noqa: PLC0415  as above
-    from unearth.collector import LinkCollectError, fetch_page  # noqa: PLC0415  as above
-
-    found, refused = [], []
-    for url in (index.url, *index.extra):
-        page = f"{url.rstrip('/')}/{canonicalize_name(package)}/"
-        try:
-            found.append(fetch_page(_client(index), Link(f"{page}index.html" if url.startswith("file:") else page)))
-        except (LinkCollectError, OSError) as failed:  # one index of several need not know the distribution
-            refused.append(str(failed))
-        except Exception as failed:  # its HTTP library is its own; whatever it says, the index did not answer
-            raise EnvironmentLacks(
-                "the package index does not answer", why=f"{package}: {failed}", do="pip config list"
-            ) from failed
-    if not found:
-        raise EnvironmentLacks(
-            f"the package index does not have {package}", why="; ".join(refused), do="pip config list"
-        )
-    return tuple(found)
 
 
 def _locate(item: Wanted) -> str:

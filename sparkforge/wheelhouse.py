@@ -20,7 +20,7 @@ from sparkforge import fetch
 from sparkforge.console import timed
 from sparkforge.errors import BadInput, EnvironmentLacks
 from sparkforge.hashing import key_of
-from sparkforge.index import configured
+from sparkforge.index import configured, listed
 from sparkforge.paths import shown
 from sparkforge.platforms import Platform
 from sparkforge.recipes import File
@@ -137,7 +137,7 @@ def ranks(platform: Platform, python: str, glibc: str) -> dict[tags.Tag, int]:
 def _best(item: Locked, order: dict[tags.Tag, int], lock: Path) -> File:
     """The file of a locked version that serves best."""
     offered: list[tuple[int, tuple[int, str], File]] = []
-    for link in fetch.listed(configured(), item.package, item.version):
+    for link in listed(configured(), item.package, item.version):
         digest = "".join((link.hash_option or {}).get("sha256", []))
         if digest not in item.hashes:
             continue
