@@ -63,16 +63,17 @@ def build(store: Store, stack: Stack, request: Request) -> Built:
     if labels.test_only(request.target, request.platform, request.archs):
         warn("no machine of this platform has such a GPU: the image is for tests only")
     line = Pipeline(store, f"{stack.name} {request.tag} {engine.name}", dry=request.dry)
-    made = parts.upstreams(line, store, stack, request)
-    library = parts.kernel_library(line, store, stack, request)
     flavor, flavor_why = bases.choose(store, stack, request.base, request.platform)
     pin = stack.bases[flavor]
+    bases.pinned(stack, flavor, locked=request.locked)
     wheels = parts.wheels(store, stack, request, pin, upstream_wheels(stack, request.target, request.platform))
     missing = wheels.missing(store)
     base_key = bases.key_for(flavor, pin, request.platform)
     base_here = store.has(bases.KIND, base_key) and engine.has(f"{bases.TAG}:{base_key}")
-    if missing or not base_here:
+    if missing or not base_here or not engine.has(request.tag):
         _room(store, engine, request, wheels, missing, base_here=base_here)
+    made = parts.upstreams(line, store, stack, request)
+    library = parts.kernel_library(line, store, stack, request)
     line.step(
         "wheels",
         inputs={"lock": wheels.key},

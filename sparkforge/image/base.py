@@ -80,12 +80,7 @@ def ensure(
     """
     taken, why = choose(store, stack, flavor, platform)
     pin = stack.bases[taken]
-    if locked and pin.digest == UNPINNED:
-        raise BadInput(
-            f"the {taken} base is not pinned, and --locked allows no such base",
-            why=f"{shown(stack.path)}: bases.{taken}.digest: unpinned",
-            do="write the digest that a build without --locked recorded, or build without --locked",
-        )
+    pinned(stack, taken, locked=locked)
     make = _bootstrap if taken == "bootstrap" else _registry
     found = make(engine, store, pin, platform)
     if pin.digest not in (UNPINNED, found.digest):
@@ -95,6 +90,20 @@ def ensure(
             do="pin what came, if it is meant; a bootstrap base changes with its mirror",
         )
     return Base(**{**asdict(found), "why": why})
+
+
+def pinned(stack: Stack, flavor: Literal["ngc", "bootstrap"], *, locked: bool) -> None:
+    """Refuse a base whose digest the stack does not give, where `locked` asks for that.
+
+    Raises:
+        BadInput: names the line to write it into.
+    """
+    if locked and stack.bases[flavor].digest == UNPINNED:
+        raise BadInput(
+            f"the {flavor} base is not pinned, and --locked allows no such base",
+            why=f"{shown(stack.path)}: bases.{flavor}.digest: unpinned",
+            do="write the digest that a build without --locked recorded, or build without --locked",
+        )
 
 
 def choose(store: Store, stack: Stack, flavor: Flavor, platform: Platform) -> tuple[Literal["ngc", "bootstrap"], str]:
