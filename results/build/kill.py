@@ -6,6 +6,9 @@ One store is built without a break (the reference) and one is killed with SIGKIL
 random time, over and over; then it is let finish. Tree ids and manifest must be equal, and nothing may be left that
 neither the reference has nor a build removes. Both stores begin empty, so everything is downloaded twice. A build that
 ends before its kill does not count, and its store is emptied. Writes results/build/kill.json.
+
+With --image-only both stores begin as copies of the user's own and the engine's build cache is emptied, so that every
+kill meets the image step; writes results/build/kill-image.json.
 """
 
 from __future__ import annotations
@@ -25,8 +28,15 @@ from typing import Any
 
 from common import INVOKE, ROOT, build, clone, environment, machine
 
+from sparkforge.engine import choose
+from sparkforge.store import Store
+
 # What a build may leave besides results: locks (held by nobody), stamps of files that were verified, records.
-_NOT_RESULTS = ("locks/", "last/", "contexts/")
+_NOT_RESULTS = ("locks/", "last/", "contexts/", "builds/")
+_KEPT = (
+    *("files", "git", "git.stamp", "trees", "overlay", "kernels", "kernel-objects", "toolchain", "audits"),
+    *("wheelhouse", "requirements", "bases", "proofs"),
+)
 
 
 def listing(store: Path) -> set[str]:
@@ -72,6 +82,20 @@ def _step(kill: dict[str, Any]) -> str:
     return str(kill["at"]).partition("] ")[2].partition(":")[0]
 
 
+def begin(store: Path, said: argparse.Namespace) -> None:
+    """A store to begin with: empty, or the user's own by hard links."""
+    if not said.image_only:
+        store.mkdir()
+        return
+    store.mkdir()
+    for name in _KEPT:
+        if (Store.open().root / name).exists():
+            subprocess.run(["cp", "-al", str(Store.open().root / name), str(store / name)], check=True)
+    engine, _ = choose.choose(Store.open(), said.engine)
+    if engine.name == "docker":
+        subprocess.run([engine.program, "builder", "prune", "--all", "--force"], check=True, capture_output=True)
+
+
 def main() -> None:
     """Kill, finish, compare."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -79,14 +103,17 @@ def main() -> None:
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--engine", default="docker")
     parser.add_argument("--longest", type=float, default=40.0, help="seconds until a kill, at most")
+    parser.add_argument("--image-only", action="store_true", help="begin with everything but the image")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     said = parser.parse_args()
     dice = random.Random(said.seed)
-    words = ["--target", said.target, "--engine", said.engine, "--tag", "localhost/sparkforge:kill-test"]
+    tag = f"localhost/sparkforge:kill-test{'-image' if said.image_only else ''}"
+    words = ["--target", said.target, "--engine", said.engine, "--tag", tag]
     folder = Path(tempfile.mkdtemp(prefix="sparkforge-kill-", dir=os.environ.get("SPARKFORGE_SCRATCH")))
     checkout = clone(folder / "checkout")
     store, reference = folder / "store", folder / "reference"
-    store.mkdir()
+    begin(store, said)
+    begin(reference, said)
     kills: list[dict[str, Any]] = []
     longest = said.longest
     while len(kills) < said.kills:
@@ -98,7 +125,7 @@ def main() -> None:
             if one["status"]:
                 sys.exit(f"a resumed build failed: {one['at']}")
             shutil.rmtree(store)
-            store.mkdir()
+            begin(store, said)
             continue
         kills.append(one)
         print(len(kills), one, flush=True)
@@ -122,7 +149,9 @@ def main() -> None:
         "stray": stray,
         "missing": missing,
     }
-    (ROOT / "results" / "build" / "kill.json").write_text(json.dumps(result, indent=1) + "\n")
+    (ROOT / "results" / "build" / f"kill{'-image' if said.image_only else ''}.json").write_text(
+        json.dumps(result, indent=1) + "\n"
+    )
     shutil.rmtree(folder)
     print(f"{len(kills)} kills, resumed in {resume:.0f} s; manifest {'equal' if same else 'DIFFERENT'}; stray: {stray}")
     sys.exit(0 if same and not stray and not missing else 1)
