@@ -82,18 +82,17 @@ def _step(kill: dict[str, Any]) -> str:
     return str(kill["at"]).partition("] ")[2].partition(":")[0]
 
 
-def begin(store: Path, said: argparse.Namespace) -> None:
-    """A store to begin with: empty, or the user's own by hard links."""
-    if not said.image_only:
-        store.mkdir()
-        return
+def begin(store: Path, said: argparse.Namespace, tag: str) -> None:
+    """A store to begin with: empty, or the user's own by hard links; and no image, so that its step is met too."""
     store.mkdir()
-    for name in _KEPT:
-        if (Store.open().root / name).exists():
-            subprocess.run(["cp", "-al", str(Store.open().root / name), str(store / name)], check=True)
     engine, _ = choose.choose(Store.open(), said.engine)
-    if engine.name == "docker":
-        subprocess.run([engine.program, "builder", "prune", "--all", "--force"], check=True, capture_output=True)
+    subprocess.run([engine.program, "rmi", "--force", tag], check=False, capture_output=True)
+    if said.image_only:
+        for name in _KEPT:
+            if (Store.open().root / name).exists():
+                subprocess.run(["cp", "-al", str(Store.open().root / name), str(store / name)], check=True)
+        if engine.name == "docker":
+            subprocess.run([engine.program, "builder", "prune", "--all", "--force"], check=True, capture_output=True)
 
 
 def main() -> None:
@@ -112,8 +111,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="sparkforge-kill-", dir=os.environ.get("SPARKFORGE_SCRATCH")))
     checkout = clone(folder / "checkout")
     store, reference = folder / "store", folder / "reference"
-    begin(store, said)
-    begin(reference, said)
+    begin(store, said, tag)
     kills: list[dict[str, Any]] = []
     longest = said.longest
     while len(kills) < said.kills:
@@ -125,13 +123,14 @@ def main() -> None:
             if one["status"]:
                 sys.exit(f"a resumed build failed: {one['at']}")
             shutil.rmtree(store)
-            begin(store, said)
+            begin(store, said, tag)
             continue
         kills.append(one)
         print(len(kills), one, flush=True)
     begun = time.monotonic()
     _, resumed, _ = build(checkout, *words, store=store)
     resume = time.monotonic() - begun
+    begin(reference, said, tag)
     seconds, whole, _ = build(checkout, *words, store=reference)
     same = resumed["facts"] == whole["facts"]
     stray = sorted(listing(store) - listing(reference))
