@@ -101,7 +101,9 @@ def plan(host: Host, platform: Platform, *, fallback: bool = False) -> list[Acti
                 do="install these by hand, then run it again: Debian 12, Ubuntu 24.04 and DGX OS are known",
             )
         actions += _install(host, lacks)
-    if not host.able and not fallback and not host.daemon and ("dockerd" in host.programs or "docker.io" in lacks):
+    # A Docker that is only stopped is started even where buildah would do: it is the engine of the first choice.
+    wants_docker = "docker.io" in lacks or ("dockerd" in host.programs and (host.root or not host.able))
+    if wants_docker and not fallback and not host.daemon:
         actions.append(_start(host))
     if platform != host.platform and platform not in host.emulated:
         actions.append(_emulate(platform))
@@ -124,7 +126,9 @@ def _start(host: Host) -> Action:
     if host.systemd:
         return Action("start the Docker daemon", why, (("systemctl", "enable", "--now", "docker"),), waits=True)
     # Without systemd nothing starts a service for good; its init script may fail where limits cannot be raised.
-    start = f"service docker start || {_DOCKERD}"
+    # A daemon that was killed leaves files with its process id, and a new one takes any process of that id for it.
+    pids = "/var/run/docker.pid /var/run/docker/containerd/containerd.pid"
+    start = f"pgrep -x dockerd >/dev/null || rm -f {pids}; service docker start || {_DOCKERD}"
     return Action(
         "start the Docker daemon for now: there is no systemd to start it again after a reboot",
         why,

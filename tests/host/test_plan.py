@@ -105,3 +105,16 @@ def test_an_unknown_distribution_is_told_what_to_install():
         plan(replace(BARE, distribution=Distribution("fedora", "42", "Fedora Linux 42")), AMD64)
     assert told.value.status == 3
     assert "mmdebstrap" in told.value.why
+
+
+def test_a_stopped_docker_is_started_though_buildah_would_do():
+    stopped = replace(
+        BARE, programs=ALL | {"dockerd", "buildah"}, able=("buildah 1.28",), refused=("docker: no daemon",)
+    )
+    (action,) = plan(stopped, AMD64)
+    command = action.commands[0][-1]
+    assert "service docker start" in command or "systemctl" in " ".join(action.commands[0])
+    if "service" in command:
+        assert command.index("rm -f /var/run/docker.pid") < command.index("service docker start")
+    assert plan(replace(stopped, root=False), AMD64) == [], "what works is left alone where we may not start it"
+    assert plan(stopped, AMD64, fallback=True) == [], "a start that was tried is not tried again"
