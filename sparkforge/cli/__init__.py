@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from sparkforge.cli import images, kernels, later, package, patches, project
+from sparkforge.cli import images, kernels, later, package, patches, project, proofs
 
 
 def namespace() -> Collection:
@@ -15,4 +15,5 @@ def namespace() -> Collection:
             top.add_task(task, name=name)
     top.add_collection(Collection.from_module(patches, name="patches"))
     top.add_collection(Collection.from_module(kernels, name="kernels"))
+    top.add_collection(Collection.from_module(proofs, name="proofs"))
     return top
