@@ -1,0 +1,24 @@
+"""FlashInfer's modules for one model, compiled ahead of time from the patched sources: the AOT step of `invoke build`.
+
+What a build gives, and what checks of it read, is a folder of the store (`build.Modules.folder`):
+
+    NAME/NAME.so     each module, as FlashInfer looks for it below its directory of ahead-of-time modules
+    aot.json         `facts.Facts`: what was built, from what, by what
+
+`aot.json` holds
+
+    format       1
+    key          hash of the names and contents of all modules; also the name of the folder in an image
+    platform     linux/arm64
+    archs        ["12.1f"]
+    tree         git tree id of the FlashInfer sources that were compiled
+    toolchain    identity of compiler, headers and host compiler, with `versions` in words
+    modules      for each: name, file (NAME/NAME.so), sha256, size in bytes, exports (functions that TVM-FFI finds),
+                 needed (DT_NEEDED), sources (hash over (path, sha256) of every file of FlashInfer that was read)
+    units        for each source: module, path, object (key), seconds, cpu_seconds, peak_bytes, size, reads (number of
+                 files of FlashInfer that it read)
+    reads        {path: sha256} of all files of FlashInfer that any unit read, paths below the package's folder
+
+In an image the folder stands at site-packages/flashinfer/data/aot/<key>/; `<tree>` beside it is a link to it, and
+the patched FlashInfer (F-01) looks below the id of its own tree alone.
+"""
