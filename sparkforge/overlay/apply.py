@@ -8,8 +8,9 @@ before the first is written. A file is replaced by a new one renamed over it, ne
 virtual environment's files may be hard links into an installer's cache. RECORD tells the truth afterwards.
 Bytecode is compiled with checked hashes, so that neither size nor time decides whether an edit takes effect.
 The originals stay beside the metadata: reverting gives back the same bytes, another overlay reverts the first,
-and what a killed run left is rolled back by the next one. Exit status: 0 done, 1 refused, 2 wrong usage or a
-broken overlay, 3 it cannot be done on this machine.
+and what a killed run left is rolled back by the next one. A layer (`--out`) carries no originals and is never taken
+off: they are in the layer below. Exit status: 0 done, 1 refused, 2 wrong usage or a broken overlay, 3 it cannot be
+done on this machine.
 """
 
 from __future__ import annotations
@@ -66,6 +67,11 @@ class Place:
     root: Path
     info: Path
     name: str
+
+    @property
+    def layer(self) -> bool:
+        """What is written is to be copied over `site`, and is not there."""
+        return self.root != self.site
 
     @property
     def state(self) -> Path:
@@ -134,7 +140,7 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
     accepted = {one["distribution"]: one["accepted"] for one in said["stand_ins"]}.get(place.name, {})
     full = [entry for entry in entries if entry.only in {"", place.name}]
     gone = [entry.path for entry in full if entry.op == "delete"]
-    if place.root != place.site and (gone or (place.info / STATE).exists()):
+    if place.layer and (gone or (place.info / STATE).exists()):
         why = f"it cannot delete {', '.join(gone)}" if gone else f"{place.info / STATE} is there: --revert it first"
         raise Refused("a layer cannot be made", why=why, do="apply in place: no --out")
     wrong = []
@@ -152,7 +158,7 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
 
 def _pin_content(place: Place, path: str) -> bytes | None:
     """What the wheel installed at `path`, seen through an overlay that is there now."""
-    for entry in (place.saved("state.json") or {}).get("entries", []):
+    for entry in ((not place.layer and place.saved("state.json")) or {}).get("entries", []):
         if entry["path"] == path:
             return None if entry["op"] == "add" else (place.state / "originals" / path).read_bytes()
     file = place.site / path
@@ -164,19 +170,17 @@ def _pin_content(place: Place, path: str) -> bytes | None:
 def apply(site: Path, folder: Path, *, out: Path | None = None) -> str:
     """Lay the overlay in `folder` over the package in `site`, or write it below `out`, a layer to be copied there.
 
-    Raises:
-        Refused: nothing was changed.
+    Refused: nothing was changed.
     """
     said, digest, entries = read_overlay(folder)
     place = find(site, said, out)
     head = f"{said['upstream']}: tree {said['tree'][:12]} over {place.name} {said['release']}"
     with _held(place):
         _recover(place)
-        state = place.saved("state.json")
-        if state is not None:
-            _as_left(place, state)
-            if state["digest"] == digest:
+        if (state := place.saved("state.json")) is not None:
+            if _as_left(place, state)["digest"] == digest:
                 return f"{head}: nothing to do"
+            _as_left(place, state, originals=True)
         full = plan(place, said, entries)
         if state is not None:
             _roll_back(place, state)
@@ -185,34 +189,32 @@ def apply(site: Path, folder: Path, *, out: Path | None = None) -> str:
         except BaseException:
             _recover(place)
             raise
-    counts = [f"{sum(e.op == op for e in full)} {op}d" for op in ("replace", "delete")]
-    return f"{head}: {', '.join(counts)}, {sum(e.op == 'add' for e in full)} added"
+    words = {"replace": "replaced", "delete": "deleted", "add": "added"}
+    return f"{head}: {', '.join(f'{sum(e.op == op for e in full)} {word}' for op, word in words.items())}"
 
 
 def check(site: Path, folder: Path) -> None:
     """Refuse what `apply` would refuse, before anything is written; what a killed run left waits for `apply`."""
-    said, _, entries = read_overlay(folder)
+    said, digest, entries = read_overlay(folder)
     place = find(site, said)
-    if place.saved("journal.json") is None:
-        _as_left(place, place.saved("state.json") or {"entries": []})
+    state = place.saved("state.json") or {"entries": [], "digest": ""}
+    if place.saved("journal.json") is None and _as_left(place, state)["digest"] != digest:
+        _as_left(place, state, originals=True)
         plan(place, said, entries)
 
 
 def revert(site: Path) -> list[str]:
     """Take every overlay in `site` off again, whichever tree it is of; a line for each.
 
-    Raises:
-        Refused: a file is no longer what the overlay wrote; that overlay was left as it is.
+    Refused: a file is no longer what the overlay wrote, or it came as a layer; that overlay was left as it is.
     """
     lines = []
     for state in sorted(site.glob(f"*.dist-info/{STATE}")):
         place = Place(site, site, state.parent, state.parent.name.partition("-")[0])
         with _held(place):
             _recover(place)
-            saved = place.saved("state.json")
-            if saved is not None:
-                _as_left(place, saved)
-                _roll_back(place, saved)
+            if (saved := place.saved("state.json")) is not None:
+                _roll_back(place, _as_left(place, saved, originals=True))
         lines.append(f"{place.name}: as its wheel installed it")
     return lines or ["no overlay here: nothing to do"]
 
@@ -231,40 +233,38 @@ def _held(place: Place) -> Iterator[None]:
 
 def _recover(place: Place) -> None:
     """Finish what a killed run left: a journal means that files may be half replaced, so all go back."""
-    journal = place.saved("journal.json")
-    if journal is not None:
+    if (journal := place.saved("journal.json")) is not None:
         _roll_back(place, journal)
     elif place.state.exists() and not (place.state / "state.json").exists():
         shutil.rmtree(place.state)  # killed while originals were saved: no file of the package was touched
 
 
-def _as_left(place: Place, state: Mapping[str, Any]) -> None:
-    """An applied overlay that someone edited is theirs: it is named, never overwritten."""
+def _as_left(place: Place, state: Mapping[str, Any], *, originals: bool = False) -> Mapping[str, Any]:
+    """An applied overlay that someone edited is theirs: it is named, never overwritten; nor is a layer taken off."""
+    do = f"keep your edit elsewhere, then reinstall the pinned wheel of {place.name}"
+    if originals and state.get("layer") and not place.layer:
+        raise Refused(f"the overlay of {place.name} was laid as a layer", why="its originals are below it", do=do)
     for entry in state["entries"]:
         file = place.root / entry["path"]
         found = _sha(file.read_bytes()) if file.is_file() else None
         if found != entry["sha256"]:
             why = f"{file}: sha256 {found}, the overlay wrote {entry['sha256']}"
-            do = f"keep your edit elsewhere, then reinstall the pinned wheel of {place.name}"
             raise Refused(f"{entry['path']} was changed after the overlay was applied", why=why, do=do)
+    return state
 
 
 def _write(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> None:
     own = f"{place.info.name}/{STATE}"
     record = (place.info / "RECORD").read_bytes()
-    kept = {f"{own}/RECORD": record}
-    for entry in entries:
-        if entry.op != "add":
-            target = place.state / "originals" / entry.path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(place.site / entry.path, target)  # with its time: bytecode of the original stays valid
-            kept[f"{own}/originals/{entry.path}"] = target.read_bytes()
-    place.state.mkdir(parents=True, exist_ok=True)
-    (place.state / "RECORD").write_bytes(record)
+    saved = {f"originals/{e.path}": place.site / e.path for e in entries if e.op != "add"}
+    saved = {} if place.layer else {"RECORD": place.info / "RECORD", **saved}
+    for name, source in saved.items():
+        (place.state / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, place.state / name)  # with its time: bytecode of the original stays valid
     listed = [{k: v for k, v in vars(entry).items() if k != "content"} for entry in entries]
     made = sorted({str(p) for e in entries for p in Path(e.path).parents if not (place.site / p).is_dir()})
-    journal = {**said, "made": made, "entries": listed}
-    _put(place.state / "journal.json", (json.dumps(journal, indent=1) + "\n").encode(), 0o644)
+    journal = json.dumps({**said, "layer": place.layer, "made": made, "entries": listed}, indent=1)
+    _put(place.state / "journal.json", f"{journal}\n".encode(), 0o644)
     for entry in entries:
         if entry.content is None:
             (place.root / entry.path).unlink()
@@ -272,6 +272,7 @@ def _write(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> N
             _put(place.root / entry.path, entry.content, entry.mode)
     _drop_bytecode(place, [entry.path for entry in entries])
     _compile(place, [entry.path for entry in entries if entry.content is not None])
+    kept = {f"{own}/{name}": (place.state / name).read_bytes() for name in saved}
     kept |= {f"{own}/state.json": b""}  # its row has no hash, as RECORD's own has none
     _put(place.root / place.info.name / "RECORD", _record(record, entries, kept), 0o644)
     (place.state / "journal.json").rename(place.state / "state.json")
@@ -294,11 +295,10 @@ def _roll_back(place: Place, state: Mapping[str, Any]) -> None:
     """Give every file back. It may be killed too: the journal stays to the end, and each step can be redone."""
     if (place.state / "state.json").exists():
         (place.state / "state.json").rename(place.state / "journal.json")
-    layer = place.root != place.site
     for entry in state["entries"]:
         file, original = place.root / entry["path"], place.state / "originals" / entry["path"]
         _beside(file).unlink(missing_ok=True)
-        if entry["op"] == "add" or layer:
+        if entry["op"] == "add" or place.layer:
             file.unlink(missing_ok=True)
         elif original.is_file():
             original.replace(file)
@@ -307,7 +307,7 @@ def _roll_back(place: Place, state: Mapping[str, Any]) -> None:
         _drop_if_empty(place.root / folder)
     record = place.root / place.info.name / "RECORD"
     _beside(record).unlink(missing_ok=True)
-    if layer:
+    if place.layer:
         record.unlink(missing_ok=True)
     elif (place.state / "RECORD").is_file():
         _put(record, (place.state / "RECORD").read_bytes(), 0o644)
@@ -358,7 +358,7 @@ def _compile(place: Place, paths: Sequence[str]) -> None:
     said = re.fullmatch(r"python3\.(\d+)", place.site.resolve().parent.name)
     if said and int(said[1]) != sys.version_info.minor:
         stale = [file for path in modules for file in _bytecode(place.site, path)]
-        if stale and place.root != place.site:
+        if stale and place.layer:
             why, do = f"{stale[0]} would stay in force below the layer", f"run this with python3.{said[1]}"
             raise Refused("stale bytecode cannot be replaced", why=why, do=do, status=3)
         return
@@ -386,12 +386,10 @@ def main(words: list[str] | None = None) -> int:
         parser.error("either --overlay DIR [--out DIR] or --revert")
     try:
         print("\n".join(revert(said.site) if said.revert else [apply(said.site, said.overlay, out=said.out)]))
-    except Refused as refused:
+    except (Refused, OSError) as bad:
+        refused = bad if isinstance(bad, Refused) else Refused("the overlay cannot be written", why=str(bad), status=3)
         print(refused, file=sys.stderr)
         return refused.status
-    except OSError as failed:
-        print(f"the overlay could not be written\n  why: {failed}", file=sys.stderr)
-        return 3
     return 0
 
 

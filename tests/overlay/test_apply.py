@@ -244,20 +244,52 @@ def test_pin_and_stand_in_together_are_refused(demo):
     refused(demo.site(venv), demo.overlay(CHANGE, stand_ins=[stand_in]), "are both in")
 
 
-def test_a_layer_copied_over_the_site_is_the_same_as_in_place(demo):
-    change = {path: data for path, data in CHANGE.items() if data is not None}
+LAYER = {path: data for path, data in CHANGE.items() if data is not None}
+
+
+def of_the_package(site):
+    """A snapshot without what the overlay keeps for itself, and without RECORD, which lists that."""
+    return {path: data for path, data in snapshot(site).items() if "dist-info" not in str(path)}
+
+
+def test_a_layer_copied_over_the_site_is_the_same_as_in_place_and_carries_no_originals(demo):
     one, other = demo.site(demo.venv("one")), demo.site(demo.venv("other"))
-    before, made, out = snapshot(one), demo.overlay(change), demo.folder / "layer"
+    before, made, out = snapshot(one), demo.overlay(LAYER), demo.folder / "layer"
     apply.apply(one, made.path, out=out)
     assert snapshot(one) == before
     apply.apply(other, made.path)
     shutil.copytree(out, one, dirs_exist_ok=True)
-    assert snapshot(one) == snapshot(other)
-    assert apply.apply(one, made.path).endswith("nothing to do")
-    apply.revert(one)
-    assert snapshot(one) == before
+    assert of_the_package(one) == of_the_package(other)
+    (state,) = one.glob(f"*.dist-info/{apply.STATE}")
+    assert [file.name for file in state.rglob("*")] == ["state.json"]
+    listed = (state.parent / "RECORD").read_text()
+    assert "originals" not in listed
+    assert all((one / row.split(",")[0]).exists() for row in listed.splitlines() if not row.startswith("../"))
     with pytest.raises(apply.Refused, match="layer cannot be made"):
         apply.apply(one, demo.overlay(CHANGE).path, out=demo.folder / "layer2")
+
+
+def test_what_was_laid_as_a_layer_stays_and_is_never_half_taken_off(demo):
+    site, made, out = demo.site(demo.venv("venv")), demo.overlay(LAYER), demo.folder / "layer"
+    apply.apply(site, made.path, out=out)
+    shutil.copytree(out, site, dirs_exist_ok=True)
+    laid = snapshot(site)
+    assert apply.apply(site, made.path).endswith("nothing to do")
+    apply.check(site, made.path)
+    another = demo.overlay({"demo/sub/b.py": b"VALUE = 'other'\n"}).path
+    for attempt in (apply.revert, lambda at: apply.apply(at, another), lambda at: apply.check(at, another)):
+        with pytest.raises(apply.Refused, match="was laid as a layer"):
+            attempt(site)
+        assert snapshot(site) == laid
+
+
+def test_a_layer_is_made_anew_where_another_one_was_made(demo):
+    site, out = demo.site(demo.venv("venv")), demo.folder / "layer"
+    apply.apply(site, demo.overlay({"demo/sub/b.py": b"VALUE = 'other'\n"}).path, out=out)
+    apply.apply(site, demo.overlay(LAYER).path, out=out)
+    again = demo.folder / "again"
+    apply.apply(site, demo.overlay(LAYER).path, out=again)
+    assert snapshot(out) == snapshot(again)
 
 
 def test_bytecode_for_a_python_that_is_not_here_is_dropped_or_refused(demo):
