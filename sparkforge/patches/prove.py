@@ -8,6 +8,7 @@ without every patch.
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,8 @@ from sparkforge.store import Store, write_file
 KIND = "prove"
 TIMEOUT = 1800.0
 PLUGIN = "sparkforge_outcomes"
+_GPU = "gpu"
+_NAMES_GPU = re.compile(rb"""["'/]gpu["'/]""")
 
 
 @dataclass(frozen=True)
@@ -143,11 +146,21 @@ def _proof(store: Store, env: ProveEnv, work: _Work, full: Mapping[str, str]) ->
 
 
 def _read(test: Path) -> list[Path]:
-    """Files that a test may read beside itself: all of its folder that are no tests, and conftests above it."""
+    """Files that a test may read beside itself: all of its folder that are no tests, and conftests above it.
+
+    A folder `gpu` holds scripts for a device, which a proof hides from its tests: it counts only where a file that is
+    read, or the test, names it.
+    """
     beside = [path for path in sorted(test.parent.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
     others = [path for path in beside if not path.name.startswith("test_")]
     above = [folder / "conftest.py" for folder in test.parent.parents if folder.is_relative_to(_top(test))]
-    return [test, *others, *(path for path in above if path.is_file())]
+    read = [test, *(path for path in others if not _of_gpu(path, test)), *(path for path in above if path.is_file())]
+    named = any(_NAMES_GPU.search(path.read_bytes()) for path in read)
+    return [*read, *(path for path in others if named and _of_gpu(path, test))]
+
+
+def _of_gpu(path: Path, test: Path) -> bool:
+    return _GPU in path.relative_to(test.parent).parts[:-1]
 
 
 def _top(test: Path) -> Path:
