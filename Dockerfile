@@ -31,7 +31,8 @@ COPY images/lay /opt/lay
 ARG TOOLS
 RUN --mount=type=bind,source=tools,target=/run/lay \
     echo "tools ${TOOLS}" && python3 /opt/lay/install.py tools /run/lay \
- && install -d -m 0775 -o 2000 -g 0 /opt/lay/home/vllm /opt/lay/home/vllm/.cache
+ && install -d -m 0775 -o 2000 -g 0 /opt/lay/home/vllm /opt/lay/home/vllm/.cache \
+    /opt/lay/home/vllm/.cache/sparkforge /opt/lay/home/vllm/.cache/huggingface
 
 FROM lay AS lay-runtime
 ARG WHEEL_PLATFORM
@@ -79,7 +80,7 @@ COPY --from=lay-overlay /opt/overlay/ /opt/venv/lib/python${PYTHON}/site-package
 COPY images/run/ /opt/sparkforge/
 COPY manifest.json /opt/sparkforge/manifest.json
 # A user without a line in passwd has no name and no home there: HOME, USER and LOGNAME stand for it. Compiled code is kept
-# apart by the build's key, so that no image loads what another one compiled; models are not.
+# apart by the build's key, so that no image loads what another one compiled; models and the harmony vocabulary are not.
 ARG BUILD_KEY
 ENV PATH=/opt/venv/bin:/opt/sparkforge/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     VIRTUAL_ENV=/opt/venv \
@@ -96,6 +97,7 @@ ENV PATH=/opt/venv/bin:/opt/sparkforge/cuda/bin:/usr/local/sbin:/usr/local/bin:/
     CUDA_CACHE_PATH=/home/vllm/.cache/sparkforge/${BUILD_KEY}/cuda \
     VLLM_USAGE_SOURCE=sparkforge-image
 WORKDIR /home/vllm
+    TIKTOKEN_RS_CACHE_DIR=/home/vllm/.cache/sparkforge/harmony \
 USER 2000:0
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=10s --start-period=20m --retries=3 CMD ["/opt/sparkforge/healthcheck"]
@@ -107,9 +109,8 @@ ENV VLLM_TARGET_DEVICE=cpu
 FROM image AS serve
 ARG ARCHS_TORCH
 ARG ARCHS_FLASHINFER
-# Marlin: the MoE kernel whose CUDA graphs were soaked. `-e VLLM_MXFP4_MOE_KERNEL=auto` lets vLLM take CUTLASS on 12.x.
-ENV VLLM_MXFP4_MOE_KERNEL=marlin \
-    CUDA_HOME=/opt/sparkforge/cuda \
+# The kernel of the experts is not named here but by the entrypoint, which can tell a user's variable from its own.
+ENV CUDA_HOME=/opt/sparkforge/cuda \
     TRITON_PTXAS_PATH=/opt/sparkforge/cuda/bin/ptxas \
     TRITON_PTXAS_BLACKWELL_PATH=/opt/sparkforge/cuda/bin/ptxas \
     TORCH_CUDA_ARCH_LIST="${ARCHS_TORCH}" \

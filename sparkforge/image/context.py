@@ -27,6 +27,7 @@ from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.hashing import key_of, sha256_file, sha256_tree
 from sparkforge.paths import IMAGES
 from sparkforge.store import Store, remove
+from sparkforge.profiles import image as of_image
 
 _APPLY = Path(__file__).resolve().parent.parent / "overlay" / "apply.py"
 _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
@@ -163,6 +164,9 @@ def link_all(folder: Path, wheels: Iterable[Wheel]) -> None:
             raise CheckFailed(f"{wheel.name} is not in the store", why=str(wheel.path), do="invoke build")
         try:
             os.link(wheel.path, folder / wheel.name)
+    profiles = folder / "images" / "run" / of_image.FILE
+    profiles.write_text(of_image.text(str(manifest.get("stack")), manifest.get("target", "serve")))
+    profiles.chmod(0o644)
         except OSError:
             shutil.copy2(wheel.path, folder / wheel.name)
 

@@ -1,0 +1,1 @@
+"""Profiles: how to serve one model on a stack, as typed values, and the commands that they mean."""

@@ -1,0 +1,64 @@
+"""The profiles as an image carries them, for an entrypoint that knows no YAML and no types."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sparkforge.profiles.load import PROFILES, Catalogue, catalogue
+from sparkforge.profiles.types import Profile
+from sparkforge.profiles.words import command, groups_of
+from sparkforge.recipes import Target
+
+FILE = "profiles.json"
+FORMAT = 1
+_HERE = Path(__file__).resolve().parent
+READS = (PROFILES, *(_HERE / name for name in ("image.py", "load.py", "types.py", "words.py")))
+"""Everything that decides what the file says."""
+
+
+def of_image(stack: str, target: Target, known: Catalogue | None = None) -> dict[str, Any]:
+    """Content of /opt/sparkforge/profiles.json: the profiles of a stack for a target, and which is the default.
+
+    Words stand in groups, a flag with its values, so that a user's flag can take the place of a profile's. `env` holds
+    for every command: the kernels of the default profile's soaked parts.
+
+    Raises:
+        BadInput: a profile is not valid.
+    """
+    known = known or catalogue()
+    of_it = [one for one in known.profiles.values() if one.stack == stack and target in one.targets]
+    default = next((one for one in of_it if target in one.default_of), None)
+    return {
+        "format": FORMAT,
+        "default": default.name if default else None,
+        "env": _kernels(known, default) if default else {},
+        "profiles": {one.name: _said(known, one) for one in of_it},
+    }
+
+
+def text(stack: str, target: Target) -> str:
+    """The file itself."""
+    return json.dumps(of_image(stack, target), indent=1) + "\n"
+
+
+def _kernels(known: Catalogue, profile: Profile) -> dict[str, str]:
+    soaked = (part for part in known.parts_of(profile).values() if part.soak is not None)
+    return {name: value for part in soaked for name, value in part.env.items()}
+
+
+def _said(known: Catalogue, profile: Profile) -> dict[str, Any]:
+    parts = known.parts_of(profile)
+    bare = command(known, profile, bare=True)
+    return {
+        "summary": profile.summary,
+        "model": profile.model,
+        "machines": len(profile.cluster.addresses) if profile.cluster else 1,
+        "words": bare.groups,
+        "env": bare.env,
+        "parts": {
+            name: {"soaked": part.soak is not None, "words": groups_of(part.flags), "env": part.env}
+            for name, part in parts.items()
+        },
+    }
