@@ -36,7 +36,7 @@ def typed(*words, **env):
         (("overlay", "--into", "/nowhere", "--revert"), 2, "no virtual environment"),
         (("rebase",), 3, "not in this version"),
         (("check",), 3, "not in this version"),
-        (("serve",), 3, "not in this version"),
+        (("serve", "--profile", "fast"), 2, "profiles: gpt-oss-120b-eagle3"),
     ],
 )
 def test_a_status_and_a_sentence(words, status, said, tmp_path):
@@ -65,5 +65,6 @@ def test_a_machine_without_an_engine_is_told_what_to_do(tmp_path):
 
 def test_every_task_is_listed_with_a_line():
     listed = typed("--list").stdout
-    for name in ("backends", "build", "lock", "overlay", "setup", "smoke", "test", "kernels.audit", "patches.prove"):
+    names = ("backends", "build", "lock", "overlay", "profiles", "serve", "setup", "smoke", "test")
+    for name in (*names, "kernels.audit", "patches.prove"):
         assert f"  {name}  " in listed

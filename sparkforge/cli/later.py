@@ -22,9 +22,3 @@ def rebase(_: Context) -> None:
 def check(_: Context) -> None:
     """Planned: one verdict on an image."""
     raise _later("check", "invoke kernels.audit and invoke smoke")
-
-
-@task
-def serve(_: Context) -> None:
-    """Planned: serve a model by profile."""
-    raise _later("serve", "docker run IMAGE MODEL [vllm serve flags]")

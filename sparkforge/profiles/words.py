@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -60,6 +60,21 @@ def command(known: Catalogue, profile: Profile, parts: str = SOAKED, *, bare: bo
         env |= of_it[name].env
     off = tuple(name for name in of_it if name not in on)
     return Command(profile, on, off, (*_said(profile), *groups_of(flags)), env)
+
+
+def with_users(command: Command, words: Sequence[str]) -> Command:
+    """The same with a user's words behind; a flag of the profile that they name as well goes.
+
+    Under another spelling it stays, and the last one counts for vLLM's parser: the user's.
+    """
+    users: list[list[str]] = []
+    for word in words:
+        if not users or (word.startswith("-") and not word[1:2].isdigit()):
+            users.append([])
+        users[-1].append(word)
+    named = {group[0].partition("=")[0].replace("_", "-") for group in users}
+    kept = [group for group in command.groups if group[0] not in named]
+    return replace(command, groups=(*kept, *map(tuple, users)))
 
 
 def _on(profile: Profile, of_it: Mapping[str, Part], parts: str) -> tuple[str, ...]:

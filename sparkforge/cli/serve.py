@@ -1,0 +1,116 @@
+"""Tasks that serve by profile."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from sparkforge import console
+from sparkforge.cli.common import JSON, put
+from sparkforge.errors import BadInput
+
+
+@task(
+    help={
+        "profile": "name of a profile, see `invoke profiles`; the default one where none is named",
+        "parts": "soaked; all, which turns on what no soak has proved; or parts to be on beside the soaked ones",
+        "image": "image to serve from; the newest one of the profile's stack where none is named",
+        "target": "serve or cpu, where a profile is for both",
+        "port": "of the server, on the host and in the container",
+        "flags": "more words for `vllm serve`, in one argument; they win over the profile's",
+        "nodes": "addresses of two machines, with a comma between",
+        "link": "network interface between them",
+        "hca": "RoCE devices between them, with commas between",
+        "print": "print the commands instead of running them",
+        "compose": "print compose files",
+        "dry-run": "say which image would run with which words, and run nothing",
+        "json": "print it all as JSON and run nothing",
+    }
+)
+def serve(
+    _: Context,
+    profile: str = "",
+    parts: str = "soaked",
+    image: str = "",
+    target: str = "",
+    port: int = 0,
+    flags: str = "",
+    nodes: str = "",
+    link: str = "",
+    hca: str = "",
+    print_: bool = False,
+    compose: bool = False,
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    """Serve a model by profile, or print the `docker run` or the compose file that it means."""
+    from sparkforge.build import request
+    from sparkforge.profiles import load, render, service, words
+    from sparkforge.profiles import serve as serving
+    from sparkforge.recipes import load_stack
+    from sparkforge.store import Store
+    from sparkforge.tiny.make import make
+
+    console.quiet(on=json)
+    known = load.catalogue()
+    named = known.find(profile) if profile else known.default("serve")
+    chosen = serving.changed(named, port=port, nodes=nodes, link=link, hca=hca)
+    of_target = next((one for one in chosen.targets if one == (target or one)), None)
+    if of_target is None:
+        raise BadInput(f"{chosen.name} is not for target {target!r}", why=f"targets: {', '.join(chosen.targets)}")
+    command = words.with_users(words.command(known, chosen, parts), shlex.split(flags))
+    shows = print_ or compose or json
+    asked = of_target if target else None
+    if shows:
+        usual = request.parse(load_stack(chosen.stack), target=of_target).tag
+        found = serving.planned(chosen, image, of_build=usual, target=asked)
+    else:
+        found = serving.find(chosen, tag=image, target=asked)
+    model = make(Store.open()) if chosen.made else None
+    services = service.services(command, found.tag, found.target, model=model)
+    off = f"; off: {', '.join(command.off)} (--parts all)" if command.off else ""
+    console.say(f"profile {chosen.name}, parts {', '.join(command.on) or 'none'}{off}")
+    if json:
+        put(_as_json(command, services, found.tag))
+    elif compose:
+        print("---\n".join(render.compose(one) for one in services), end="")
+    elif print_:
+        print("\n\n".join(render.shell(one) for one in services))
+    else:
+        serving.run(services, found, dry=dry_run)
+
+
+@task(help={"name": "say everything about one profile", "parts": "as `invoke serve` has it", "json": JSON})
+def profiles(_: Context, name: str = "", parts: str = "soaked", json: bool = False) -> None:
+    """What can be served, with which parts, on what evidence, and what is predicted of it."""
+    from sparkforge.profiles import listing, load
+
+    console.quiet(on=json)
+    known = load.catalogue()
+    if name:
+        one = listing.row(known, known.find(name), parts)
+        put(one) if json else print(listing.told(known, one))
+        return
+    rows = [listing.row(known, one, parts if parts == "all" else "soaked") for one in known.profiles.values()]
+    put(rows) if json else print(listing.table(rows))
+
+
+def _as_json(command: Any, services: Any, tag: str) -> dict[str, Any]:
+    from sparkforge.profiles import figures, render
+
+    return {
+        "profile": command.profile.name,
+        "image": tag,
+        "parts": command.on,
+        "off": command.off,
+        "env": command.env,
+        "words": command.words,
+        "predicted": figures.figures(command),
+        "containers": [
+            {"name": one.name, "argv": render.argv(one), "shell": render.shell(one), "compose": render.compose(one)}
+            for one in services
+        ],
+    }
