@@ -32,7 +32,7 @@ def test_the_switches_enter_the_compile_key(monkeypatch, name, value):
     assert (before, envs.compile_factors().get(name)) == ("auto", value)
 
 
-@pytest.mark.parametrize(("name", "choices"), [(KERNEL, "gemm marlin triton"), (ACTIVATION, "bf16 mxfp8")])
+@pytest.mark.parametrize(("name", "choices"), [(KERNEL, "gemm marlin triton"), (ACTIVATION, "bf16 mxfp4 mxfp8")])
 def test_a_wrong_value_is_refused_before_anything_loads(monkeypatch, name, choices):
     from vllm import envs
 
@@ -94,6 +94,27 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(
     answer = choose(oracle, moe_config(moe_backend=moe_backend))
     assert answer.startswith("refused: ")
     assert words in answer
+
+
+@pytest.mark.parametrize("kernel", ["auto", "gemm", "marlin", "triton"])
+def test_mxfp4_activations_are_a_choice_that_is_refused_with_the_reason(
+    monkeypatch, capability, oracle, moe_config, kernel
+):
+    """Before anything loads, and by the oracle: never taken for another activation."""
+    from vllm import envs
+
+    capability(12, 1)
+    monkeypatch.setenv(KERNEL, kernel)
+    monkeypatch.setenv(ACTIVATION, "mxfp4")
+    refusals = [choose(oracle, moe_config())]
+    try:
+        envs.validate_environ(hard_fail=False)
+    except ValueError as error:
+        refusals.append(str(error))
+    assert len(refusals) == 2
+    for refusal in refusals:
+        assert "VLLM_MXFP4_ACTIVATION=mxfp4: there is no GEMM for MXFP4 weights and MXFP4 activations" in refusal
+        assert "Choose auto, bf16 or mxfp8." in refusal
 
 
 def test_switches_that_agree_are_one_request(monkeypatch, capability, oracle, moe_config):
