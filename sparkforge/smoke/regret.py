@@ -133,8 +133,8 @@ def judged(found: _Answer, limits: Limits) -> tuple[str, dict[str, float]]:
         "spread_logits": fmean(value for one in found.sequences for value in one.spread),
     }
     said = (
-        f"{numbers['mean_logits']:.4f} logits a token lost, {numbers['max_logits']:.3f} at most, over "
-        f"{len(lost)} tokens (limits {limits.mean} and {limits.most}; transformers in bf16 loses "
+        f"{len(lost)} tokens held against transformers' choice: {numbers['mean_logits']:.4f} logits lost a token, "
+        f"{numbers['max_logits']:.3f} at most (allowed {limits.mean} and {limits.most}; rounding to bf16 alone loses "
         f"{numbers['bf16_mean_logits']:.4f} and {numbers['bf16_max_logits']:.3f})"
     )
     # Written so that NaN fails.

@@ -34,6 +34,14 @@ class SmokeReport:
         """Whether no check failed."""
         return all(one.verdict is not Verdict.FAILED for one in self.checks)
 
+    @property
+    def summary(self) -> str:
+        """The report in one line."""
+        failed = [one.name for one in self.checks if one.verdict is Verdict.FAILED]
+        ran = sum(one.verdict is not Verdict.SKIPPED for one in self.checks)
+        verdict = f"FAILED: {', '.join(failed)}" if failed else f"all {ran} checks passed"
+        return f"{self.subject}: {verdict} ({self.seconds:.0f} s)"
+
     def json(self) -> bytes:
         """The report for programs."""
         return msgspec.json.encode({**msgspec.to_builtins(self), "passed": self.passed})

@@ -9,23 +9,22 @@ from pathlib import Path
 
 from sparkforge.console import say
 from sparkforge.engine.base import Engine
-from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.errors import BadInput
 from sparkforge.smoke import checks
 from sparkforge.smoke.checks import Check, Verdict, check
-from sparkforge.smoke.client import Client, NoReply
+from sparkforge.smoke.client import Client
 from sparkforge.smoke.image import ImageSite
 from sparkforge.smoke.regret import regret
 from sparkforge.smoke.report import SmokeReport
 from sparkforge.smoke.sites import Server, Site, last_lines
 from sparkforge.smoke.venv import VenvSite
+from sparkforge.smoke.waiting import first_token
 from sparkforge.store import Store
 from sparkforge.tiny.make import make
 
-_NAME = "smoke"
+NAME = "smoke"
 _TOKENS = 32
 _STRANGER = "12345:0"  # group 0 is what OpenShift and `--user N:0` give; the number is in no passwd file
-_POLL_SECONDS = 0.25
-_NEWS_SECONDS = 15.0
 
 TINY_FLAGS = (
     "--dtype=bfloat16",
@@ -117,7 +116,7 @@ def look(
     begun = time.monotonic()
     limits = bounds or Bounds()
     weights = model or make(store or Store.open())
-    words = [f"--served-model-name={_NAME}"]
+    words = [f"--served-model-name={NAME}"]
     if model is None:
         words += [*TINY_FLAGS, *(TINY_GPU_FLAGS if isinstance(site, ImageSite) and site.gpus else ())]
     words += flags
@@ -138,6 +137,7 @@ def look(
     )
     if not report.passed:
         say(f"last lines of the server:\n{report.log}")
+    say(f"  {report.summary}")
     return report
 
 
@@ -151,12 +151,12 @@ class _Run:
 
     def once(self, *, user: str | None, tiny: bool) -> tuple[list[Check], str]:
         """Checks of one server from start to end, and the end of its log if one failed."""
-        as_whom = f" as {user}" if user else ""
+        as_whom = f" once more, as the user {user}, whom it does not know" if user else ""
         say(f"  starting {self.site.subject}{as_whom}, first token within {self.bounds.start:.0f} s ...")
         begun = time.monotonic()
         server = self.site.start(self.model, self.flags, self.env, user=user)
         try:
-            found = [check("first token", lambda: _first_token(server, begun, self.bounds.start))]
+            found = [check("first token", lambda: first_token(server, NAME, begun, self.bounds.start))]
             _tell(found[-1])
             if found[0].verdict is Verdict.PASSED:
                 for one in self._spoken(server, tiny=tiny, stranger=user is not None):
@@ -168,7 +168,7 @@ class _Run:
             server.remove()
 
     def _spoken(self, server: Server, *, tiny: bool, stranger: bool) -> list[Check]:
-        client = Client(server.base, _NAME, self.bounds.silence)
+        client = Client(server.base, NAME, self.bounds.silence)
         found = [checks.whole(client, _TOKENS)]
         if not stranger:
             found += [checks.streamed(client, _TOKENS), checks.repeated(client, _TOKENS)]
@@ -184,26 +184,3 @@ class _Run:
 
 def _tell(one: Check) -> None:
     say(f"    {one.name}: {one.verdict.value}: {one.said}")
-
-
-def _first_token(server: Server, begun: float, bound: float) -> tuple[str, dict[str, float]]:
-    """Ask for a stream until one comes; a server that has ended, or answers with something else, fails."""
-    told = begun
-    while True:
-        left = begun + bound - time.monotonic()
-        if left <= 0:
-            raise CheckFailed(f"no token within {bound:.0f} s of the start")
-        asked = time.monotonic()
-        try:
-            # The first request may compile kernels: it may be silent for as long as the start may take.
-            made = Client(server.base, _NAME, timeout=left).stream(checks.PROMPT, 2)
-        except NoReply as silent:
-            if not server.alive():
-                raise CheckFailed("the server ended before it spoke", why=last_lines(server.logs(), 5)) from silent
-        else:
-            seconds = asked + made.chunks[0] - begun
-            return f"first streamed token {seconds:.1f} s after the start", {"seconds": seconds}
-        if time.monotonic() - told > _NEWS_SECONDS:
-            told = time.monotonic()
-            say(f"    {told - begun:.0f} s: {last_lines(server.logs(), 1)[:160]}")
-        time.sleep(_POLL_SECONDS)

@@ -39,6 +39,7 @@ def test_a_right_server_passes_and_nothing_stays(fake_venv, store, monkeypatch, 
     }
     assert list(tmp_path.glob("sparkforge-smoke-*")) == []
     assert json.loads(report.json())["passed"] is True
+    assert "all 6 checks passed" in report.summary
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_a_fault_fails_its_check_and_shows_the_log(fake_venv, store, capsys, fau
     report = smoke_venv(fake_venv(fault), store=store, bounds=QUICK)
     assert not report.passed
     assert verdicts(report)[failing] == "failed"
+    assert failing in report.summary.partition("FAILED: ")[2]
     assert "fake server: words" in report.log
     assert "fake server: words" in capsys.readouterr().err
     with pytest.raises(CheckFailed):
