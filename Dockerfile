@@ -95,9 +95,9 @@ ENV PATH=/opt/venv/bin:/opt/sparkforge/cuda/bin:/usr/local/sbin:/usr/local/bin:/
     TRITON_CACHE_DIR=/home/vllm/.cache/sparkforge/${BUILD_KEY}/triton \
     TORCHINDUCTOR_CACHE_DIR=/home/vllm/.cache/sparkforge/${BUILD_KEY}/inductor \
     CUDA_CACHE_PATH=/home/vllm/.cache/sparkforge/${BUILD_KEY}/cuda \
+    TIKTOKEN_RS_CACHE_DIR=/home/vllm/.cache/sparkforge/harmony \
     VLLM_USAGE_SOURCE=sparkforge-image
 WORKDIR /home/vllm
-    TIKTOKEN_RS_CACHE_DIR=/home/vllm/.cache/sparkforge/harmony \
 USER 2000:0
 EXPOSE 8000
 HEALTHCHECK --interval=30s --timeout=10s --start-period=20m --retries=3 CMD ["/opt/sparkforge/healthcheck"]

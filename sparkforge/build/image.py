@@ -22,8 +22,8 @@ from sparkforge.image.layers import difference
 from sparkforge.kernels.build import KernelLibrary
 from sparkforge.paths import IMAGES, ROOT
 from sparkforge.platforms import Platform
-from sparkforge.recipes import Stack
 from sparkforge.profiles import image as of_image
+from sparkforge.recipes import Stack
 from sparkforge.store import Store
 
 BUILT = f"{labels.OURS}build"
@@ -115,6 +115,7 @@ def _checkout() -> dict[str, Any]:
         "Dockerfile": ROOT / "Dockerfile",
         "images/lay": IMAGES / "lay",
         "images/run": IMAGES / "run",
+        "profiles": of_image.READS,
         "overlay/apply.py": ROOT / "sparkforge" / "overlay" / "apply.py",
     }
 
@@ -122,7 +123,6 @@ def _checkout() -> dict[str, Any]:
 def there(engine: Engine, request: Request, wanted: labels.Facts | None) -> str | None:
     """The image's tag if the engine holds it and it is made from just this."""
     if wanted is None or not engine.has(request.tag):
-        "profiles": of_image.READS,
         return None
     return request.tag if engine.labels(request.tag).get(BUILT) == wanted.build else None
 

@@ -5,7 +5,7 @@
     upstream/lock.txt    the pinned upstream wheels by hash, and upstream/wheels/
     overlay/apply.py     and overlay/<upstream>/ with manifest.json and files/
     kernels/             what goes into site-packages
-    images/lay, images/run, manifest.json
+    images/lay, images/run (with profiles.json for it), manifest.json
 
 Wheels are links to the store's files, not copies. A context stands at one place for each image, so that BuildKit
 sends only what differs from the last build; it is assembled beside and renamed into place.
@@ -26,8 +26,8 @@ from typing import Any
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.hashing import key_of, sha256_file, sha256_tree
 from sparkforge.paths import IMAGES
-from sparkforge.store import Store, remove
 from sparkforge.profiles import image as of_image
+from sparkforge.store import Store, remove
 
 _APPLY = Path(__file__).resolve().parent.parent / "overlay" / "apply.py"
 _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
@@ -140,6 +140,9 @@ def _ours(folder: Path, *, overlays: Mapping[str, Path], kernels: Path | None, m
         copy_tree(kernels, folder / "kernels")
     for part in ("lay", "run"):
         copy_tree(IMAGES / part, folder / "images" / part)
+    profiles = folder / "images" / "run" / of_image.FILE
+    profiles.write_text(of_image.text(str(manifest.get("stack")), manifest.get("target", "serve")))
+    profiles.chmod(0o644)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
     (folder / "manifest.json").chmod(0o644)
 
@@ -164,9 +167,6 @@ def link_all(folder: Path, wheels: Iterable[Wheel]) -> None:
             raise CheckFailed(f"{wheel.name} is not in the store", why=str(wheel.path), do="invoke build")
         try:
             os.link(wheel.path, folder / wheel.name)
-    profiles = folder / "images" / "run" / of_image.FILE
-    profiles.write_text(of_image.text(str(manifest.get("stack")), manifest.get("target", "serve")))
-    profiles.chmod(0o644)
         except OSError:
             shutil.copy2(wheel.path, folder / wheel.name)
 
