@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -113,3 +114,57 @@ def run(
             do=do,
         )
     return result
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a command took.
+
+    Attributes:
+        seconds: wall time.
+        cpu_seconds: user and system time, of all its children that it waited for too.
+        peak_bytes: largest resident size of it or of any of those.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+def measured(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    error: type[SparkforgeError] = CheckFailed,
+    do: str = "",
+) -> Used:
+    """Run a command to its end and say what it took; its output is shown only if it fails.
+
+    Raises:
+        EnvironmentLacks: the program is not there.
+        SparkforgeError: of class `error`, with the command and the last lines of its output.
+    """
+    words = tuple(str(word) for word in argv)
+    if os.environ.get("SPARKFORGE_TRACE"):
+        print(f"+ {quoted(words)}", file=sys.stderr, flush=True)
+    begun = time.monotonic()
+    with tempfile.TemporaryFile() as said:
+        try:
+            child = subprocess.Popen(words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        except FileNotFoundError as lost:
+            raise EnvironmentLacks(f"{words[0]} is not installed", why=quoted(words), do=do or "invoke setup") from lost
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        child.returncode = code = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - begun
+        if code:
+            said.seek(0)
+            words_of_it = tail(said.read())
+            killed = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+            raise error(f"{Path(words[0]).name} {killed}", why=f"{quoted(words)}\n{words_of_it}", do=do)
+    return Used(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)

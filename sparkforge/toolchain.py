@@ -50,6 +50,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tvm_ffi: version whose headers and library are compiled against.
         compiler: wheels that run on the building machine.
         target: headers and libraries of the machine that the library is for.
+        modules: further headers for FlashInfer's modules, of that machine too.
         inspector: cuobjdump and nvdisasm for the building machine.
     """
 
@@ -57,6 +58,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tvm_ffi: str
     compiler: dict[OciPlatform, tuple[Wheel, ...]]
     target: dict[OciPlatform, tuple[Wheel, ...]]
+    modules: dict[OciPlatform, tuple[Wheel, ...]]
     inspector: dict[OciPlatform, tuple[Wheel, ...]]
 
 

@@ -8,17 +8,20 @@ What a build gives, and what checks of it read, is a folder of the store (`build
 `aot.json` holds
 
     format       1
-    key          hash of the names and contents of all modules; also the name of the folder in an image
+    key          hash of the names and contents of all modules
     platform     linux/arm64
     archs        ["12.1f"]
     tree         git tree id of the FlashInfer sources that were compiled
     toolchain    identity of compiler, headers and host compiler, with `versions` in words
     modules      for each: name, file (NAME/NAME.so), sha256, size in bytes, exports (functions that TVM-FFI finds),
-                 needed (DT_NEEDED), sources (hash over (path, sha256) of every file of FlashInfer that was read)
+                 needed (DT_NEEDED), versions (newest symbol version of each family), sources (hash over (path, sha256)
+                 of every file of FlashInfer that was read), link_seconds
     units        for each source: module, path, object (key), seconds, cpu_seconds, peak_bytes, size, reads (number of
                  files of FlashInfer that it read)
     reads        {path: sha256} of all files of FlashInfer that any unit read, paths below the package's folder
 
-In an image the folder stands at site-packages/flashinfer/data/aot/<key>/; `<tree>` beside it is a link to it, and
-the patched FlashInfer (F-01) looks below the id of its own tree alone.
+In an image the modules stand at site-packages/flashinfer/data/aot/<first 16 digits of key>/NAME/NAME.so; beside that
+folder `<tree>` is a link to it, and the patched FlashInfer (F-01) looks below the id of its own tree alone. The image
+says `key` in its label dev.sparkforge.aot (`none` where it has no modules) and, with `aot_modules`, {name: sha256}, as
+`aot` in /opt/sparkforge/manifest.json.
 """

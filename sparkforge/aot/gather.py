@@ -1,0 +1,103 @@
+"""Put a finished build into words: what `aot.json` says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkforge import toolchain
+from sparkforge.aot import facts, link, plan
+from sparkforge.aot.objects import Object
+from sparkforge.aot.tools import Tools
+from sparkforge.arch import Arch
+from sparkforge.hashing import sha256_file
+from sparkforge.kernels import elf
+from sparkforge.overlay.compute import Overlay
+from sparkforge.proc import run
+
+
+@dataclass(frozen=True)
+class Made:
+    """A module with its objects, in the order of its units, and its library."""
+
+    module: plan.Module
+    objects: Sequence[Object]
+    linked: link.Linked
+
+
+def facts_of(folder: Path, made: Sequence[Made], overlay: Overlay, archs: Sequence[Arch], ready: Tools) -> facts.Facts:
+    """What the folder of a build says of itself.
+
+    Args:
+        folder: holds NAME/NAME.so.
+        made: the modules.
+        overlay: that the sources came from.
+        archs: that they were compiled for.
+        ready: what compiled them.
+    """
+    reads = {one.module.name: _of_flashinfer(one.objects) for one in made}
+    modules = [_module(folder, one, reads[one.module.name]) for one in made]
+    return facts.Facts(
+        format=facts.FORMAT,
+        key=facts.key_of_modules(modules),
+        platform=ready.platform.oci,
+        archs=[arch.text for arch in archs],
+        tree=overlay.manifest.tree,
+        toolchain=ready.identity,
+        versions={
+            "nvcc": toolchain.recipe().nvcc,
+            "tvm_ffi": toolchain.recipe().tvm_ffi,
+            "cxx": run([ready.cxx, "--version"]).text.splitlines()[0],
+            "flashinfer": overlay.manifest.release,
+        },
+        modules=modules,
+        units=[_unit(unit, one) for each in made for unit, one in zip(each.module.units, each.objects, strict=True)],
+        reads=dict(sorted(item for of_one in reads.values() for item in of_one.items())),
+    )
+
+
+def _unit(unit: plan.Unit, made: Object) -> facts.Unit:
+    return facts.Unit(
+        module=unit.module,
+        path=unit.source,
+        object=made.key,
+        seconds=made.cost.seconds,
+        cpu_seconds=made.cost.cpu_seconds,
+        peak_bytes=made.cost.peak_bytes,
+        size=made.path.stat().st_size,
+        reads=len(_of_flashinfer([made])),
+    )
+
+
+def _module(folder: Path, made: Made, reads: Mapping[str, str]) -> facts.Module:
+    name = made.module.name
+    path = folder / name / f"{name}.so"
+    library = elf.read_elf(path)
+    return facts.Module(
+        name=name,
+        file=str(path.relative_to(folder)),
+        sha256=sha256_file(path),
+        size=path.stat().st_size,
+        exports=link.exports(library),
+        needed=list(library.needed),
+        versions=newest(library.versions),
+        sources=facts.sources_hash(reads),
+        link_seconds=made.linked.seconds,
+    )
+
+
+def newest(versions: Sequence[str]) -> dict[str, str]:
+    """Newest version of each family of symbols: {"GLIBC": "2.34", "GLIBCXX": "3.4.30"}."""
+    found: dict[str, tuple[int, ...]] = {}
+    for version in versions:
+        family, _, number = version.rpartition("_")
+        parts = number.split(".")
+        if family and all(part.isdigit() for part in parts):
+            found[family] = max(found.get(family, ()), tuple(int(part) for part in parts))
+    return {family: ".".join(map(str, number)) for family, number in sorted(found.items())}
+
+
+def _of_flashinfer(objects: Iterable[Object]) -> dict[str, str]:
+    """What objects were made from of FlashInfer's own files and of those that it generated."""
+    return {name: sha256 for one in objects for name, sha256 in one.reads.items() if not name.startswith("/")}

@@ -1,0 +1,97 @@
+"""Link a module: its objects, once, into a library that any user of an image can load.
+
+Beside what FlashInfer's own link does: undefined symbols are an error here and not in a server, symbols that TVM-FFI
+does not look for stay inside (each module has its own copies of FlashInfer's helpers), names of temporary files go with
+the symbol table, and what it needs is looked for in the wheels beside it, by a path relative to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sparkforge import proc
+from sparkforge.aot.objects import Object
+from sparkforge.aot.plan import Module
+from sparkforge.aot.tools import Tools
+from sparkforge.errors import CheckFailed
+from sparkforge.hashing import key_of
+from sparkforge.integrity import seal, sound
+from sparkforge.kernels import elf
+from sparkforge.store import Store
+
+KIND = "aot-modules"
+_FORMAT = 1
+_EXPORTS = b"{ global: __tvm_ffi_*; local: *; };\n"
+_FFI = "__tvm_ffi_"
+# From site-packages/flashinfer/data/aot/<key>/<name>/ to site-packages.
+_SITE = "$ORIGIN/../../../../.."
+_RUN_PATHS = (f"{_SITE}/nvidia/cu13/lib", f"{_SITE}/tvm_ffi/lib")
+_FLAGS = (
+    "-shared",
+    "-Wl,--build-id=none",
+    "-Wl,-z,defs",
+    "-Wl,--exclude-libs,ALL",
+    "-Wl,--as-needed",
+    "-Wl,--gc-sections",
+    "-Wl,-s",
+    "-Wl,--enable-new-dtags",
+    *(f"-Wl,-rpath,{path}" for path in _RUN_PATHS),
+)
+
+
+@dataclass(frozen=True)
+class Linked:
+    """A linked module in the store.
+
+    Attributes:
+        path: the library.
+        seconds: wall time of linking it, then or now.
+        cached: it was there.
+    """
+
+    path: Path
+    seconds: float
+    cached: bool
+
+
+def link(store: Store, module: Module, objects: Sequence[Object], tools: Tools) -> Linked:
+    """The library of a module, from the store or linked.
+
+    Raises:
+        CheckFailed: a symbol is defined nowhere, or it exports nothing.
+    """
+    key = key_of(
+        _FORMAT, module.name, [one.key for one in objects], list(module.libraries), list(_FLAGS), tools.identity
+    )
+    folder = store.path(KIND, key)
+    name = f"{module.name}.so"
+    cached = sound(folder)
+    if not cached:
+        with store.writing(KIND, key) as beside:
+            seconds = _linked(beside, name, module, objects, tools)
+            (beside / "cost.json").write_bytes(msgspec.json.encode(seconds))
+            if not exports(elf.read_elf(beside / name)):
+                raise CheckFailed(f"{name} exports no function of TVM-FFI", why=f"nothing begins with {_FFI}")
+            seal(beside)
+    return Linked(folder / name, msgspec.json.decode((folder / "cost.json").read_bytes(), type=float), cached)
+
+
+def exports(library: elf.Elf) -> list[str]:
+    """Functions that TVM-FFI finds in a library, by the names that Python uses."""
+    names = (name.removeprefix(_FFI) for name in library.exports if name.startswith(_FFI))
+    return sorted(name for name in names if not name.startswith("_"))
+
+
+def _linked(folder: Path, name: str, module: Module, objects: Sequence[Object], tools: Tools) -> float:
+    names = folder / "exports.map"
+    names.write_bytes(_EXPORTS)
+    folders = [f"-L{tools.more / 'lib'}", f"-L{tools.tvm_ffi / 'lib'}"]
+    words = [f"-Wl,--version-script={names}", f"-Wl,-soname,{name}", "-o", str(folder / name)]
+    files = [str(one.path) for one in objects]
+    done = proc.run([tools.cxx, *_FLAGS, *words, *files, *folders, *module.libraries, "-ltvm_ffi", "-lpthread", "-ldl"])
+    names.unlink()
+    return round(done.seconds, 3)

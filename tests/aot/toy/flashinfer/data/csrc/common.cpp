@@ -1,0 +1,3 @@
+#include <toy/both.h>
+#include <cstdlib>
+int common() { return std::abs(-BOTH); }

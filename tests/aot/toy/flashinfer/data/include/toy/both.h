@@ -1,0 +1,3 @@
+#pragma once
+#define BOTH 3
+int common();
