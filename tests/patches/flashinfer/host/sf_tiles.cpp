@@ -2,10 +2,12 @@
 //
 // The collective, its tensor maps, its coordinates and its shared-memory layouts are CUTLASS's own. Two things
 // are modelled: the driver's encoding, which records the descriptor, and the copy engine, which moves a box of it
-// (elements outside of the tensor arrive as zeros). Every scale factor of every tile must arrive where mma() looks.
-// Arguments: what to plant: "none", "block" (the copy starts at the block, not at the tile), "shift" (mma() looks
-// 16 bytes further), "extent" (the descriptor's innermost extent as it was). Prints
-// "<scale factors compared> <wrong> <words read outside of them> <stages> <bytes a stage announces> <bytes it moves>".
+// (elements outside of the tensor arrive as zeros; a start inside of 16 bytes is an illegal instruction on a GPU, and
+// counted here). Every scale factor of every tile must arrive where mma() looks. The layout of the first group, from
+// which the kernel makes its coordinates, is garbage, as FlashInfer leaves it where the first expert has no tokens.
+// Arguments: what to plant: "none", "block" (mma() looks at the first tile of the block), "shift" (mma() looks 16 bytes
+// further), "inside" (the copy starts at the tile, not at its block). Prints
+// "<scale factors compared> <wrong> <copies from inside of 16 bytes> <stages> <bytes a stage announces> <it moves>".
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -69,7 +71,9 @@ int main(int, char** argv) {
 
   typename Mainloop::Arguments arguments{};
   arguments.layout_SFA = &layout_a;
-  arguments.layout_SFB = &layout;
+  decltype(layout) first_group;
+  std::memset(&first_group, 0xFF, sizeof first_group);
+  arguments.layout_SFB = &first_group;
   auto const params = Mainloop::to_underlying_arguments(Problem{1, nullptr, nullptr}, arguments, nullptr);
   if (encoded.size() != 4 || encoded[3].type != CU_TENSOR_MAP_DATA_TYPE_UINT16) return std::printf("descriptors\n"), 1;
   Descriptor const& descriptor = encoded[3];  // in the order A, B, SFA, SFB
@@ -79,14 +83,13 @@ int main(int, char** argv) {
   cute::array<uint64_t, 5> strides{0, 0, 0, 0, 0};
   typename Mainloop::ElementSF const* null = nullptr;
   cute::detail::fill_tma_gmem_shape_stride(params.tma_load_sfb, make_tensor(null, layout), dims, strides);
-  if (planted != "extent") Mainloop::bound_blocks_SFB(dims);
 
   auto tensors = Mainloop{}.load_init(make_shape(kRows, kColumns, kDepth, 1), params);
   auto gSFB_nkl = get<3>(tensors);
   auto slice = params.tma_load_sfb.get_slice(0);
 
   std::vector<uint8_t> memory(bytes), shared(cosize_v<typename Mainloop::SmemLayoutSFB> + 64);
-  long compared = 0, wrong = 0, outside = 0;
+  long compared = 0, wrong = 0, misaligned = 0;
   unsigned moved = 0;
   for (int pass = 0; pass < 2; ++pass) {  // a byte of the identity of each scale factor at a time
     for (int n = 0; n < size<0>(layout); ++n) {
@@ -100,7 +103,7 @@ int main(int, char** argv) {
         auto sSFB = make_tensor(
             make_smem_ptr(reinterpret_cast<typename Mainloop::ElementSF*>(shared.data())),
             typename Mainloop::SmemLayoutSFB{});
-        auto from = slice.partition_S(gSFB_nkl(_, _, tile, _, 0));
+        auto from = slice.partition_S(gSFB_nkl(_, _, tile / Mainloop::TilesOfBlockSFB, _, 0));
         auto to = slice.partition_D(sSFB);
         moved = 0;
         for (int i = 0; i < size<1>(to); ++i) {
@@ -109,7 +112,8 @@ int main(int, char** argv) {
             std::array<int, 5> start{0, 0, 0, 0, 0};
             for_each(make_int_sequence<decltype(rank(coordinate))::value>{},
                      [&](auto mode) { start[mode] = int(get<mode>(coordinate)); });
-            if (planted == "block") start[0] = 0;
+            if (planted == "inside") start[0] += tile * TILE_N % 128 / 32 * 2;
+            misaligned += start[0] * 2 % 16 != 0;
             auto* target = reinterpret_cast<uint16_t*>(raw_pointer_cast(to(_, i, j, 0).data()));
             std::array<unsigned, 5> at{};
             unsigned count = 1;
@@ -127,16 +131,16 @@ int main(int, char** argv) {
               }
               uint16_t value = 0;
               if (inside && offset + 2 > bytes) {
-                outside += 1;
-              } else if (inside) {
-                std::memcpy(&value, &memory[offset], 2);
+                if (planted != "inside") return std::printf("outside\n"), 1;
+                inside = false;
               }
+              if (inside) std::memcpy(&value, &memory[offset], 2);
               target[element] = value;
             }
             moved += 2 * count;
           }
         }
-        auto seen = Mainloop::first_columns_SFB(sSFB);
+        auto seen = Mainloop::columns_SFB(sSFB, planted == "block" ? tile / Mainloop::TilesOfBlockSFB * Mainloop::TilesOfBlockSFB : tile);
         if (int(size<0>(seen)) != TILE_N) return std::printf("columns\n"), 1;
         for (int column = 0; column < TILE_N && tile * TILE_N + column < kColumns; ++column) {
           for (int k = 0; k < 128; k += 32) {
@@ -151,5 +155,5 @@ int main(int, char** argv) {
     }
   }
   unsigned const announced = cosize(take<0, 2>(typename Mainloop::SmemLayoutSFB{}));
-  std::printf("%ld %ld %ld %d %u %u\n", compared, wrong, outside, int(Mainloop::DispatchPolicy::Stages), announced, moved);
+  std::printf("%ld %ld %ld %d %u %u\n", compared, wrong, misaligned, int(Mainloop::DispatchPolicy::Stages), announced, moved);
 }
