@@ -21,6 +21,7 @@ _NO_CODE = 255  # cuobjdump's status for a file without device code
 _HEADING = re.compile(r"^Fatbin (elf|ptx) code:$")
 _FAT_ARCH = re.compile(r"^arch = sm_([0-9]+)([0-9])([af]?)$")
 _CUBIN_ARCH = re.compile(r"^\s*code for sm_([0-9]+)([0-9])([af]?)$")
+_CUBIN_NAME = re.compile(r"\.sm_([0-9]+)[af]?\.")
 _FUNCTION = re.compile(r"^\s*Function : (\S+)$")
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.]*)")
 _USAGE_OF = re.compile(r"^ Function (\S+):$")
@@ -40,6 +41,7 @@ class Function:
         instructions: how many.
         mma: matrix instructions by opcode.
         traps: BPT.TRAP, which is what is left of an instruction that the target did not have.
+        opcodes: all instructions, by the word before the first dot: UTMALDG, MEMBAR.
         registers: to a thread; 0 where unknown.
         stack: bytes to a thread.
         shared: static shared memory, bytes to a block.
@@ -51,6 +53,7 @@ class Function:
     instructions: int = 0
     mma: Counter[str] = field(default_factory=Counter)
     traps: int = 0
+    opcodes: Counter[str] = field(default_factory=Counter)
     registers: int = 0
     stack: int = 0
     shared: int = 0
@@ -126,14 +129,63 @@ def read_code(path: Path, inspector: Path) -> Code:
     return Code(tuple(sorted(archs)), tuple(sorted(ptx)), tuple(functions.values()))
 
 
-def _functions(lines: list[str], *, inside_fatbin: bool) -> Iterator[Function]:
+def cubins(path: Path, inspector: Path, folder: Path) -> list[tuple[Arch, Path]]:
+    """Machine code of a library, taken apart into files: for what is too large to be disassembled in one go.
+
+    Args:
+        path: a shared library or object file.
+        inspector: folder of cuobjdump and nvdisasm.
+        folder: empty; the files are written there.
+
+    Returns:
+        Each file with the architecture that the library says of it. Only there is a family's `f`; the file itself has
+        lost it.
+
+    Raises:
+        CheckFailed: the file cannot be read, or holds code of two targets of one number, as 12.1 and 12.1f.
+    """
+    archs: dict[str, Arch] = {}
+    kind = ""
+    for line in _cuobjdump(path, inspector):
+        if found := _HEADING.match(line):
+            kind = found[1]
+        elif kind == "elf" and (found := _FAT_ARCH.match(line)):
+            arch = _arch(found)
+            if archs.setdefault(f"{arch.major}{arch.minor}", arch) != arch:
+                raise CheckFailed(
+                    f"{path.name} holds code of two targets that cannot be told apart",
+                    why=f"{arch.text} and {archs[f'{arch.major}{arch.minor}'].text}",
+                )
+    if not archs:
+        return []
+    # It takes absolute paths alone once it is run elsewhere, and writes into the folder that it runs in.
+    _cuobjdump(path.absolute(), inspector, "-xelf", "all", cwd=folder)
+    files = sorted(folder.glob("*.cubin"), key=lambda file: [int(part) for part in re.findall(r"[0-9]+", file.name)])
+    return [(archs[_CUBIN_NAME.findall(file.name)[-1]], file) for file in files]
+
+
+def read_cubin(cubin: Path, arch: Arch, inspector: Path) -> list[Function]:
+    """Functions of one file that `cubins` wrote.
+
+    Raises:
+        CheckFailed: it cannot be read, or the instructions of a function cannot be.
+    """
+    found = {(arch, each.name): each for each in _functions(_cuobjdump(cubin, inspector, "-sass"), arch=arch)}
+    _add_usage(found, _cuobjdump(cubin, inspector, "-res-usage"), arch)
+    for function in found.values():
+        if not function.instructions:
+            raise CheckFailed(f"the instructions of {cubin.name} cannot be read", why=f"{function.name}: none")
+    return list(found.values())
+
+
+def _functions(lines: list[str], *, inside_fatbin: bool = False, arch: Arch | None = None) -> Iterator[Function]:
     # A bare cubin has no fat binary's header, and its own name of the architecture has lost the `f`.
     heading = _FAT_ARCH if inside_fatbin else _CUBIN_ARCH
-    arch: Arch | None = None
+    given = arch
     current: Function | None = None
     for line in lines:
         if found := heading.match(line):
-            arch = _arch(found)
+            arch = given or _arch(found)
         elif found := _FUNCTION.match(line):
             if current:
                 yield current
@@ -142,6 +194,7 @@ def _functions(lines: list[str], *, inside_fatbin: bool) -> Iterator[Function]:
             current = Function(arch, found[1])
         elif current and (found := _INSTRUCTION.match(line)):
             current.instructions += 1
+            current.opcodes[found[1].partition(".")[0]] += 1
             if _MMA.match(found[1]):
                 current.mma[found[1]] += 1
             current.traps += found[1].startswith(_TRAP)
@@ -149,8 +202,7 @@ def _functions(lines: list[str], *, inside_fatbin: bool) -> Iterator[Function]:
         yield current
 
 
-def _add_usage(functions: dict[tuple[Arch, str], Function], lines: list[str]) -> None:
-    arch: Arch | None = None
+def _add_usage(functions: dict[tuple[Arch, str], Function], lines: list[str], arch: Arch | None = None) -> None:
     function: Function | None = None
     for line in lines:
         if found := _FAT_ARCH.match(line):
@@ -165,10 +217,10 @@ def _arch(found: re.Match[str]) -> Arch:
     return Arch(int(found[1]), int(found[2]), found[3])
 
 
-def _cuobjdump(path: Path, inspector: Path, *words: str) -> list[str]:
+def _cuobjdump(path: Path, inspector: Path, *words: str, cwd: Path | None = None) -> list[str]:
     # cuobjdump runs the nvdisasm that it finds on PATH, and says nothing when there is none.
     environment = {**os.environ, "PATH": f"{inspector}:{os.environ.get('PATH', '')}"}
-    done = run([inspector / "cuobjdump", *words, path], env=environment, accept=(0, _NO_CODE))
+    done = run([inspector / "cuobjdump", *words, path], env=environment, accept=(0, _NO_CODE), cwd=cwd)
     if done.code == _NO_CODE and b"does not contain device code" not in done.out + done.err:
         raise CheckFailed(
             f"cuobjdump cannot read {path.name}", why=(done.err or done.out).decode(errors="replace").strip()

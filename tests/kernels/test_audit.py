@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -9,7 +10,7 @@ from sparkforge.errors import CheckFailed
 from sparkforge.kernels.audit import COLUMNS, Severity, audit
 from sparkforge.kernels.build import build
 from sparkforge.kernels.declare import load_kernels
-from sparkforge.kernels.sass import Function, read_code
+from sparkforge.kernels.sass import Function, cubins, read_code, read_cubin
 from sparkforge.platforms import AMD64, ARM64, Platform
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
@@ -143,3 +144,21 @@ def test_an_entry_is_found_by_its_whole_name():
     assert not Function(arch, name).is_of("linear_decode_kernel")
     assert not Function(arch, name).is_of("mxfp4_linear_decode")
     assert Function(arch, "plain").is_of("plain")
+
+
+def test_a_library_taken_apart_holds_the_same_as_in_one_go(store, tools, tmp_path):
+    built = build(store, load_kernels(), parse_archs("12.1f,9.0"), Platform.host())
+    code = read_code(built.library, tools)
+    parts = cubins(built.library, tools, tmp_path)
+    assert {arch.text for arch, _ in parts} == {"12.1f", "9.0"}
+    functions = [function for arch, cubin in parts for function in read_cubin(cubin, arch, tools)]
+    assert sorted(functions, key=str) == sorted(code.functions, key=str)
+    assert all(each.opcodes.total() == each.instructions > 0 for each in functions)
+    assert all(each.registers for each in functions)
+
+
+def test_a_library_without_device_code_has_no_parts(tools, tmp_path):
+    source = tmp_path / "plain.c"
+    source.write_text("int f(void) { return 1; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "plain.so", source], check=True)
+    assert cubins(tmp_path / "plain.so", tools, tmp_path) == []

@@ -1,0 +1,101 @@
+"""Tasks that look at FlashInfer's modules: those of the store, or of an image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from sparkforge import console
+from sparkforge.arch import parse_archs
+from sparkforge.cli.common import JSON, STACK, opened, put
+from sparkforge.platforms import Platform
+
+_FOLDER = "folder of modules with aot.json; the store's for the series as it is where none is named"
+
+
+@task(
+    positional=["image"],
+    help={
+        "image": "tag of an image; the store's modules are checked where none is named",
+        "folder": _FOLDER,
+        "capability": "compute capability of the device that is not here",
+        "xqa": "the opt-in XQA decode too",
+        "without": "as if this module were not there, to see that it is missed",
+        "engine": "docker, buildah or auto",
+        "json": JSON,
+        "stack": STACK,
+    },
+)
+def check(
+    _: Context,
+    image: str = "",
+    folder: str = "",
+    capability: str = "12.1",
+    xqa: bool = False,
+    without: str = "",
+    engine: str = "auto",
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
+    """Run vLLM's routes to FlashInfer without a compiler: every module that it asks for must be there and load."""
+    from sparkforge.aot import check as checking
+    from sparkforge.engine import choose
+
+    of_stack, store = opened(stack, as_json=json)
+    options = ("--capability", capability, *(["--xqa"] if xqa else []), *(["--without", without] if without else []))
+    if image:
+        what = image
+        report = checking.in_image(choose.find(store, image, engine), image, options=options)
+    else:
+        at = Path(folder) if folder else checking.find(store, of_stack, Platform.host(), parse_archs("12.1f"))
+        what = str(at)
+        report = checking.in_environment(store, of_stack, at, options=options)
+    if json:
+        put(report.plain())
+    else:
+        print(console.table(checking.HEAD, report.rows()))
+    report.demand(what)
+    console.say(f"{what}: {len(report.modules)} modules asked for on {len(report.routes)} routes, all there")
+
+
+@task(
+    help={
+        "folder": _FOLDER,
+        "platform": "linux/amd64 or linux/arm64; this machine's where none is named",
+        "arch": "architectures of the modules, such as 12.1f",
+        "out": "file for the result, as JSON",
+        "json": JSON,
+        "stack": STACK,
+    }
+)
+def audit(
+    _: Context,
+    folder: str = "",
+    platform: str = "",
+    arch: str = "12.1f",
+    out: str = "",
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
+    """Read the modules' machine code: architectures, block-scaled MMA in every tile, TMA, PDL, fences, traps."""
+    import msgspec
+
+    from sparkforge import toolchain
+    from sparkforge.aot import audit as auditing
+    from sparkforge.aot import check as checking
+    from sparkforge.store import write_file
+
+    of_stack, store = opened(stack, as_json=json)
+    where = Platform.parse(platform) if platform else Platform.host()
+    at = Path(folder) if folder else checking.find(store, of_stack, where, parse_archs(arch))
+    report = auditing.audit(at, toolchain.inspector(store), say=console.say)
+    if out:
+        write_file(Path(out), msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+    if json:
+        put(report)
+    else:
+        print(console.table(auditing.HEAD, [module.row() for module in report.modules]))
+    report.demand(str(at))
+    console.say(f"{at}: sound")

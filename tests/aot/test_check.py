@@ -1,0 +1,239 @@
+"""The check of the modules: with libraries that do nothing and have all that vLLM looks up, then with broken ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparkforge import trees
+from sparkforge.aot import check, facts
+from sparkforge.arch import parse_archs
+from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.integrity import seal
+from sparkforge.paths import IMAGES
+from sparkforge.platforms import AMD64
+from sparkforge.recipes import load_stack
+from sparkforge.store import Store
+
+sys.path.insert(0, str(IMAGES / "checks"))  # they are scripts, which import what stands beside them
+
+import aot
+import aot_record
+
+
+def folder_for(path: Path, tree: str, archs=("12.1f",), platform="linux/amd64") -> Path:
+    path.mkdir(parents=True)
+    said = {"format": 1, "key": "k", "platform": platform, "archs": list(archs), "tree": tree, "toolchain": ""}
+    facts.write(path, facts.Facts(**said, versions={}, modules=[], units=[], reads={}))
+    return path
+
+
+def library(path: Path, functions, methods=()) -> None:
+    """A library in which TVM-FFI finds functions, and in which names stand."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    calls = "".join(f"int __tvm_ffi_{name}(void*s,void*a,int n,void*r){{return 0;}}\n" for name in functions)
+    names = "".join(f'__attribute__((used)) const char of_{name}[] = "\\0{name}";\n' for name in methods)
+    source = path.with_suffix(".c")
+    source.write_text(calls + names)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, source], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.online
+def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp_path):
+    store, stack = Store.open(), load_stack()
+    tree = trees.of(store, stack, "flashinfer").id
+    empty = check.in_environment(store, stack, folder_for(tmp_path / "empty", tree))
+    asked = {module.name: module for module in empty.modules}
+    assert {"fused_moe_120", "mxfp8_quantization_sm100", "fp4_quantization_120f", "trtllm_utils", "sampling"} < set(
+        asked
+    )
+    assert sum(name.startswith("batch_prefill_with_attention_sink") for name in asked) == 4
+    assert not any(route.failed for route in empty.routes)
+    assert len(empty.problems) == len(asked)
+    for name in asked:
+        assert any(f"module {name}: " in line and "is not there" in line for line in empty.problems)
+    with pytest.raises(CheckFailed, match="would need a compiler"):
+        empty.demand("it")
+
+    whole = folder_for(tmp_path / "whole", tree)
+    for name, module in asked.items():
+        library(whole / name / f"{name}.so", module.functions, module.methods)
+    found = check.in_environment(store, stack, whole)
+    assert found.problems == []
+    assert all(str(whole.name) not in module.file and f"/data/aot/{tree}/" in module.file for module in found.modules)
+    found.demand("it")
+
+    moe, short, junk = "fused_moe_120", "sampling", "fp4_quantization_120f"
+    library(whole / moe / f"{moe}.so", asked[moe].functions, set(asked[moe].methods) - {"run_moe"})
+    library(whole / short / f"{short}.so", set(asked[short].functions) - {"top_k_mask_logits"})
+    (whole / junk / f"{junk}.so").write_bytes(b"\x7fELF junk")
+    broken = check.in_environment(store, stack, whole, options=("--without", "trtllm_utils"))
+    named = sorted(line.partition(":")[0] for line in broken.problems)
+    assert named == [f"module {name}" for name in sorted([moe, short, junk, "trtllm_utils"])]
+    assert f"module {moe}: it has no run_moe" in broken.problems
+    assert f"module {short}: it has no top_k_mask_logits" in broken.problems
+
+
+@pytest.mark.online
+def test_modules_of_other_sources_are_refused(tmp_path):
+    store, stack = Store.open(), load_stack()
+    other = folder_for(tmp_path / "other", "0" * 40)
+    with pytest.raises(CheckFailed, match="other sources"):
+        check.in_environment(store, stack, other)
+
+
+def test_the_newest_modules_of_the_series_are_taken(store, monkeypatch):
+    monkeypatch.setattr(check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
+    archs = parse_archs("12.1f")
+    for key, tree, platform in (("1", "b" * 40, "linux/amd64"), ("2", "a" * 40, "linux/arm64")):
+        seal(folder_for(store.root / "aot" / key, tree, platform=platform))
+    with pytest.raises(BadInput, match="no modules to check"):
+        check.find(store, load_stack(), AMD64, archs)
+    seal(folder_for(store.root / "aot" / "3", "a" * 40))
+    assert check.find(store, load_stack(), AMD64, archs).name == "3"
+    (store.root / "aot" / "3" / "added").write_text("x")
+    with pytest.raises(CheckFailed, match="damaged"):
+        check.find(store, load_stack(), AMD64, archs)
+
+
+class Spec:
+    """One of FlashInfer's, as far as the recorder asks."""
+
+    def __init__(self, name, path, *, ahead=True, there=True):
+        self.name, self.aot_path, self.is_aot, self.there = name, path / name / f"{name}.so", ahead, there
+        if there:
+            self.aot_path.parent.mkdir(parents=True)
+            self.aot_path.write_bytes(b"\0run\0")
+
+    def get_library_path(self):
+        return self.aot_path if self.is_aot else Path("/cache/it.so")
+
+
+class Library:
+    plan = object()
+
+
+@pytest.fixture
+def recorder():
+    made = aot_record.Recorder()
+    made.begin("a route")
+    return made
+
+
+def test_what_is_looked_up_is_asked_of_the_library_and_never_run(recorder, tmp_path):
+    functions = recorder.asked(Spec("m", tmp_path), lambda _: Library())
+    assert functions.plan(1, 2, 3) == [0] * 16
+    assert functions.lost() is None
+    made = functions.init("x")
+    assert made.run() is None
+    assert made.walk() is None
+    module = recorder.modules["m"]
+    assert module.functions == {"plan": True, "lost": False, "init": False}
+    assert module.methods == {"run": True, "walk": False}
+    assert module.missing() == ["lost", "init", "walk"]
+    assert module.calls["plan"] == 1
+    assert recorder.called == {"plan", "lost", "init", "run", "walk"}
+    assert not module.problem
+
+
+def test_a_module_that_is_used_again_belongs_to_that_route_too(recorder, tmp_path):
+    functions = recorder.asked(Spec("m", tmp_path), lambda _: Library())
+    recorder.begin("another")
+    assert recorder.modules["m"].routes == ["a route"]
+    functions.plan()
+    assert recorder.modules["m"].routes == ["a route", "another"]
+    assert recorder.called == {"plan"}
+
+
+def test_a_module_from_elsewhere_or_from_nowhere_is_a_problem(recorder, tmp_path):
+    def refuse(_):
+        raise RuntimeError("JIT compilation is disabled\nmore")
+
+    recorder.asked(Spec("compiled", tmp_path, ahead=False), lambda _: Library())
+    recorder.asked(Spec("gone", tmp_path, there=False), refuse)
+    recorder.asked(Spec("broken", tmp_path), refuse)
+    problems = {name: module.problem for name, module in recorder.modules.items()}
+    assert problems["compiled"] == f"it was not taken from {tmp_path}"
+    assert problems["gone"] == f"{tmp_path / 'gone' / 'gone.so'} is not there (RuntimeError)"
+    assert problems["broken"] == "JIT compilation is disabled (RuntimeError)"
+
+
+def test_every_kind_of_problem_is_a_line():
+    module = {"name": "m", "problem": "", "missing": [], "routes": ["r"]}
+    fine = {"modules": [module], "routes": [{"route": "r", "failed": "", "asked": ["m"]}]}
+    assert aot.problems(fine) == []
+    wrong = {
+        "modules": [module | {"problem": "is not there"}, module | {"name": "n", "missing": ["plan"]}],
+        "routes": [{"route": "r", "failed": "it never came to run_moe", "asked": []}],
+    }
+    assert aot.problems(wrong) == [
+        "module m: is not there (asked for by: r)",
+        "module n: it has no plan",
+        "route r: it never came to run_moe",
+    ]
+
+
+def test_no_compiler_is_left(tmp_path, monkeypatch):
+    for name in ("CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "CXX"):
+        monkeypatch.setenv(name, "/usr/local/cuda")
+    for name in ("PATH", "FLASHINFER_DISABLE_JIT", "FLASHINFER_WORKSPACE_BASE", "VLLM_CACHE_ROOT", "HF_HUB_OFFLINE"):
+        monkeypatch.setenv(name, "before")
+    for name in ("VLLM_HAS_FLASHINFER_CUBIN", "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE", "VLLM_LOGGING_LEVEL"):
+        monkeypatch.setenv(name, "before")
+    monkeypatch.setenv("VLLM_NO_USAGE_STATS", "before")
+    aot.scrub(tmp_path)
+    assert not {"CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "CXX"} & set(aot.os.environ)
+    assert list(Path(aot.os.environ["PATH"]).iterdir()) == []
+    assert aot.os.environ["FLASHINFER_DISABLE_JIT"] == "1"
+
+
+class Engine:
+    """An engine whose containers write what the script would."""
+
+    def __init__(self, said: bytes | None):
+        self.said, self.launches, self.removed = said, [], 0
+
+    def run(self, launch):
+        self.launches.append(launch)
+        if self.said is not None:
+            (launch.mounts[0].source / "found.json").write_bytes(self.said)
+        return self
+
+    def wait(self, *, timeout):
+        return 1
+
+    def logs(self):
+        return "Traceback: no torch"
+
+    def remove(self):
+        self.removed += 1
+
+
+SAID = b"""{"capability": "12.1", "driver": "stub", "problems": ["module m: is not there"], "routes":
+ [{"route": "r", "env": {}, "asked": ["m"], "failed": ""}], "modules": [{"name": "m", "routes": ["r"], "file": "",
+ "problem": "is not there", "functions": {"f": true}, "methods": {}, "calls": {"f": 1}, "missing": []}]}"""
+
+
+def test_in_an_image_the_script_runs_with_the_images_own_python_and_without_a_network():
+    engine = Engine(SAID)
+    report = check.in_image(engine, "localhost/x", options=("--xqa",))
+    (launch,) = engine.launches
+    assert (launch.entrypoint, launch.network, engine.removed) == ("/opt/venv/bin/python", False, 1)
+    assert list(launch.command) == [
+        "/run/sparkforge-checks/aot.py", "--out", "/run/sparkforge-checks/found.json", "--xqa",
+    ]  # fmt: skip
+    assert report.rows() == [("m", "wrong", "f", "r")]
+    assert report.plain()["passed"] is False
+    with pytest.raises(CheckFailed, match="would need a compiler") as refused:
+        report.demand("localhost/x")
+    assert "module m: is not there" in refused.value.why
+
+
+def test_a_script_that_does_not_come_to_its_end_is_no_verdict():
+    with pytest.raises(CheckFailed, match="did not come to its end") as refused:
+        check.in_image(Engine(None), "localhost/x")
+    assert "no torch" in refused.value.why
