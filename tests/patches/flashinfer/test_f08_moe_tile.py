@@ -134,6 +134,27 @@ def test_the_tuners_key_is_stable(fake_moe):
     assert keys(fake_moe(TILES)) == keys(fake_moe(TILES))
 
 
+def test_the_list_of_tactics_is_not_hashed_in_every_call(fake_moe, monkeypatch):
+    hashed = []
+    tile_choice = importlib.import_module("flashinfer.fused_moe.core").__dict__.get("tile_choice")
+    assert tile_choice is not None, "no tile is chosen at all"
+
+    class Counted(tile_choice.Tactic):
+        def __hash__(self):
+            hashed.append(self.id)
+            return super().__hash__()
+
+    monkeypatch.setattr(tile_choice, "Tactic", Counted)
+    moe = fake_moe(TILES)
+    for _ in range(2):
+        moe.run(1)
+        for _, runner, _ in moe.chosen:
+            hash(runner)
+        moe.chosen.clear()
+        seen, hashed[:] = list(hashed), []
+    assert not seen, f"{len(seen)} tactics were hashed again in a call like the last"
+
+
 def test_a_saved_choice_is_not_read_for_another_list_of_tactics(tmp_path):
     from flashinfer.autotuner import AutoTuner, TunableRunner, TuningConfig
 
