@@ -11,7 +11,7 @@ from sparkforge import console, proc
 from sparkforge.errors import CheckFailed
 from sparkforge.paths import ROOT
 
-_MARKED = ("online", "engine", "nvcc", "gpu", "slow")
+_MARKED = ("online", "engine", "nvcc", "gpu", "serves", "slow")
 
 
 @task(help={"fast": "leave out everything that needs the network, an engine, nvcc, a GPU or more than seconds"})

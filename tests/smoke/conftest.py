@@ -44,9 +44,9 @@ def client():
 def fake_venv(tmp_path, monkeypatch):
     """Makes a virtual environment whose `vllm` is the fake one and whose Python scores every token alike."""
 
-    def make(fault="", regret=0.01):
+    def make(fault="", regret=0.01, name="venv"):
         monkeypatch.setenv("FAKE_FAULT", fault)
-        programs = tmp_path / "venv" / "bin"
+        programs = tmp_path / name / "bin"
         programs.mkdir(parents=True)
         python = (
             f"#!{sys.executable}\nimport json, sys\nasked = json.load(open(sys.argv[2]))['sequences']\n"
@@ -54,8 +54,8 @@ def fake_venv(tmp_path, monkeypatch):
             f"score = lambda one: dict.fromkeys(('regret', 'floor', 'spread'), [{regret}] * len(one['generated']))\n"
             "print(json.dumps({'sequences': [score(one) for one in asked], 'versions': {'transformers': '4'}}))\n"
         )
-        for name, text in {"vllm": f"#!{sys.executable}\n{FAKE.read_text()}", "python": python}.items():
-            program = programs / name
+        for file, text in {"vllm": f"#!{sys.executable}\n{FAKE.read_text()}", "python": python}.items():
+            program = programs / file
             program.write_text(text)
             program.chmod(program.stat().st_mode | stat.S_IXUSR)
         return programs.parent

