@@ -27,7 +27,7 @@ def judge(asked, out):
         assert said in (found[name] or ""), name
 
 
-@pytest.mark.slow
+@pytest.mark.serves
 def test_the_patched_parser_takes_every_profile(asked, cpu_venv):
     done = subprocess.run(
         [cpu_venv / "bin" / "python", ASK],
