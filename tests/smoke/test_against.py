@@ -18,7 +18,7 @@ from sparkforge.smoke.image import ImageSite
 from sparkforge.smoke.run import Bounds
 from sparkforge.smoke.venv import VenvSite
 
-QUICK = Bounds(start=10, stop=1)
+PATIENT = Bounds(start=60, stop=60)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -128,7 +128,7 @@ def once(model):
 
 def test_a_server_is_started_asked_and_removed(fake_venv, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    found = against.taken(VenvSite(fake_venv()), tmp_path, steps=once, bounds=QUICK)
+    found = against.taken(VenvSite(fake_venv()), tmp_path, steps=once, bounds=PATIENT)
     assert [(ask.name, answer.status) for ask, answer in found] == [("greedy", 200)]
     assert list(tmp_path.glob("sparkforge-smoke-*")) == []
 
@@ -146,7 +146,7 @@ class Faulty(VenvSite):
 @pytest.mark.parametrize(("fault", "passed"), [("", True), ("no usage", False), ("usage off", False)])
 def test_one_server_is_held_against_another(fake_venv, store, fault, passed, capsys):
     one = fake_venv()
-    report = against.against(Faulty(one), Faulty(one, fault=fault), store=store, steps=once, bounds=QUICK)
+    report = against.against(Faulty(one), Faulty(one, fault=fault), store=store, steps=once, bounds=PATIENT)
     assert report.passed is passed
     assert [check.name for check in report.checks] == ["greedy"]
     assert report.summary in capsys.readouterr().err
@@ -156,10 +156,10 @@ def test_a_server_that_leaves_a_request_without_an_answer_shows_its_log(fake_ven
     def gone(model):
         yield Step((Ask("models", "/v1/models"),))
 
-    found = against.taken(VenvSite(fake_venv()), tmp_path, steps=gone, bounds=QUICK)
+    found = against.taken(VenvSite(fake_venv()), tmp_path, steps=gone, bounds=PATIENT)
     assert found[0][1].status == 501  # it knows POST alone
     with pytest.raises(CheckFailed) as failed:
-        against.taken(Faulty(fake_venv(name="b"), fault="dies"), tmp_path, steps=once, bounds=QUICK)
+        against.taken(Faulty(fake_venv(name="b"), fault="dies"), tmp_path, steps=once, bounds=PATIENT)
     assert "no memory for the KV cache" in failed.value.why
 
 
@@ -169,7 +169,7 @@ def test_a_server_that_is_broken_is_no_comparison(server, fake_venv, tmp_path, m
 
     monkeypatch.setattr(against, "Asker", lambda base: server.asker)
     with pytest.raises(CheckFailed, match="broke under") as failed:
-        against.taken(VenvSite(fake_venv()), tmp_path, steps=broken, bounds=QUICK)
+        against.taken(VenvSite(fake_venv()), tmp_path, steps=broken, bounds=PATIENT)
     assert "engine is dead" in failed.value.why
     assert "fake server: words" in failed.value.why
 
