@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from sparkforge.aot import facts, tools
 from sparkforge.arch import Arch
 from sparkforge.engine.base import Engine, Launch, Mount
 from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.image.labels import NO_MODULES, OURS
 from sparkforge.integrity import sound
 from sparkforge.patches import place, prove_env
 from sparkforge.paths import IMAGES
@@ -31,6 +32,7 @@ SCRIPTS = IMAGES / "checks"
 SCRIPT = "aot.py"
 HEAD = ("module", "state", "functions that are looked up", "asked for by")
 _UPSTREAM = "flashinfer"
+_TREE = f"{OURS}tree."
 _INSIDE = "/run/sparkforge-checks"
 _PYTHON = "/opt/venv/bin/python"
 _SECONDS = 900.0
@@ -57,6 +59,24 @@ class Ran(msgspec.Struct, frozen=True):
     env: dict[str, str]
     asked: list[str]
     failed: str
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What was checked.
+
+    Attributes:
+        where: `image NAME` or `environment`.
+        trees: git tree ids of the patched packages.
+        aot: key of the set of modules.
+        platform: of it.
+        archs: that the modules are for.
+    """
+
+    where: str
+    trees: dict[str, str]
+    aot: str
+    platform: str
+    archs: list[str]
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -92,6 +112,14 @@ class Report(msgspec.Struct, frozen=True):
         """For `--json`."""
         return {**msgspec.to_builtins(self), "passed": not self.problems}
 
+    def result(self, subject: Subject, options: Sequence[str]) -> dict[str, Any]:
+        """For a file in `results/`: with what was checked, and without this machine's folders."""
+        said = self.plain()
+        for module in said["modules"]:
+            module["file"] = "/".join(Path(module["file"]).parts[-2:])
+        stub = Path(self.driver).name if "/" in self.driver else self.driver
+        return {"check": "aot", **msgspec.to_builtins(subject), "options": list(options), **said, "driver": stub}
+
     def demand(self, what: str) -> None:
         """Nothing, or all that is wrong.
 
@@ -124,6 +152,30 @@ def find(store: Store, stack: Stack, platform: Platform, archs: tuple[Arch, ...]
         why = f"the store has none of tree {tree[:12]} for {platform.oci}, {', '.join(wanted[2])}"
         raise BadInput("there are no modules to check", why=why, do="invoke aot.build")
     return max(found)[1]
+
+
+def of_folder(store: Store, stack: Stack, folder: Path) -> Subject:
+    """What a folder of modules, checked in an environment, is."""
+    said = facts.read(folder)
+    ids = {name: trees.of(store, stack, name).id for name in stack.upstreams}
+    return Subject("environment", ids, said.key, said.platform, said.archs)
+
+
+def of_image(engine: Engine, image: str) -> Subject:
+    """What an image is, by its labels.
+
+    Raises:
+        CheckFailed: there is no such image.
+        BadInput: it is none of ours, or holds no modules.
+    """
+    said = engine.labels(image)
+    trees_ = {name.removeprefix(_TREE): tree for name, tree in said.items() if name.startswith(_TREE)}
+    aot = said.get(f"{OURS}aot", "")
+    if not trees_ or aot in {"", NO_MODULES}:
+        why = f"its label {OURS}aot is {aot!r}"
+        raise BadInput(f"{image} holds no modules that were compiled ahead of time", why=why, do="invoke build")
+    archs = said[f"{OURS}archs"].split(",")
+    return Subject(f"image {image}", trees_, aot, said[f"{OURS}platform"], archs)
 
 
 def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[str, ...] = ()) -> Report:

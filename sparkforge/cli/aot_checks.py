@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from invoke.context import Context
 from invoke.tasks import task
@@ -12,6 +13,7 @@ from sparkforge.arch import parse_archs
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.platforms import Platform
 
+_OUT = "file for the result, as JSON"
 _FOLDER = "folder of modules with aot.json; the store's for the series as it is where none is named"
 
 
@@ -24,6 +26,7 @@ _FOLDER = "folder of modules with aot.json; the store's for the series as it is 
         "xqa": "the opt-in XQA decode too",
         "without": "as if this module were not there, to see that it is missed",
         "engine": "docker, buildah or auto",
+        "out": _OUT,
         "json": JSON,
         "stack": STACK,
     },
@@ -36,6 +39,7 @@ def check(
     xqa: bool = False,
     without: str = "",
     engine: str = "auto",
+    out: str = "",
     json: bool = False,
     stack: str = "vllm-0.21",
 ) -> None:
@@ -46,12 +50,15 @@ def check(
     of_stack, store = opened(stack, as_json=json)
     options = ("--capability", capability, *(["--xqa"] if xqa else []), *(["--without", without] if without else []))
     if image:
-        what = image
-        report = checking.in_image(choose.find(store, image, engine), image, options=options)
+        what, holds = image, choose.find(store, image, engine)
+        subject = checking.of_image(holds, image)
+        report = checking.in_image(holds, image, options=options)
     else:
         at = Path(folder) if folder else checking.find(store, of_stack, Platform.host(), parse_archs("12.1f"))
-        what = str(at)
+        what, subject = str(at), checking.of_folder(store, of_stack, at)
         report = checking.in_environment(store, of_stack, at, options=options)
+    if out:
+        _write(Path(out), report.result(subject, options))
     if json:
         put(report.plain())
     else:
@@ -65,7 +72,7 @@ def check(
         "folder": _FOLDER,
         "platform": "linux/amd64 or linux/arm64; this machine's where none is named",
         "arch": "architectures of the modules, such as 12.1f",
-        "out": "file for the result, as JSON",
+        "out": _OUT,
         "json": JSON,
         "stack": STACK,
     }
@@ -80,22 +87,27 @@ def audit(
     stack: str = "vllm-0.21",
 ) -> None:
     """Read the modules' machine code: architectures, block-scaled MMA in every tile, TMA, PDL, fences, traps."""
-    import msgspec
-
     from sparkforge import toolchain
     from sparkforge.aot import audit as auditing
     from sparkforge.aot import check as checking
-    from sparkforge.store import write_file
 
     of_stack, store = opened(stack, as_json=json)
     where = Platform.parse(platform) if platform else Platform.host()
     at = Path(folder) if folder else checking.find(store, of_stack, where, parse_archs(arch))
     report = auditing.audit(at, toolchain.inspector(store), say=console.say)
     if out:
-        write_file(Path(out), msgspec.json.format(msgspec.json.encode(report), indent=1) + b"\n")
+        _write(Path(out), report)
     if json:
         put(report)
     else:
         print(console.table(auditing.HEAD, [module.row() for module in report.modules]))
     report.demand(str(at))
     console.say(f"{at}: sound")
+
+
+def _write(path: Path, value: Any) -> None:
+    import msgspec
+
+    from sparkforge.store import write_file
+
+    write_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

@@ -237,3 +237,43 @@ def test_a_script_that_does_not_come_to_its_end_is_no_verdict():
     with pytest.raises(CheckFailed, match="did not come to its end") as refused:
         check.in_image(Engine(None), "localhost/x")
     assert "no torch" in refused.value.why
+
+
+LABELS = {
+    "dev.sparkforge.tree.vllm": "v" * 40,
+    "dev.sparkforge.tree.flashinfer": "f" * 40,
+    "dev.sparkforge.aot": "k",
+    "dev.sparkforge.platform": "linux/amd64",
+    "dev.sparkforge.archs": "12.1f",
+}
+
+
+class Labelled:
+    def __init__(self, labels):
+        self.labels = lambda _: labels
+
+
+def test_a_result_says_what_was_checked_and_names_no_folder_of_this_machine():
+    subject = check.of_image(Labelled(LABELS), "localhost/x")
+    assert subject.trees == {"vllm": "v" * 40, "flashinfer": "f" * 40}
+    report = check.in_image(Engine(SAID.replace(b'"file": ""', b'"file": "/opt/venv/aot/m/m.so"')), "localhost/x")
+    found = report.result(subject, ("--capability", "12.1"))
+    assert (found["where"], found["aot"], found["passed"]) == ("image localhost/x", "k", False)
+    assert found["modules"][0]["file"] == "m/m.so"
+    assert found["options"] == ["--capability", "12.1"]
+    assert "/opt" not in str(found)
+
+
+@pytest.mark.parametrize(("label", "value"), [("aot", "none"), ("aot", ""), ("tree.vllm", None)])
+def test_an_image_without_modules_has_nothing_to_check(label, value):
+    labels = {"dev.sparkforge.aot": "k", "dev.sparkforge.tree.vllm": "v", f"dev.sparkforge.{label}": value}
+    labels = {name: text for name, text in labels.items() if text is not None}
+    with pytest.raises(BadInput, match="holds no modules"):
+        check.of_image(Labelled(labels), "localhost/x")
+
+
+def test_a_folder_says_what_it_is(monkeypatch, tmp_path):
+    monkeypatch.setattr(check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
+    subject = check.of_folder(None, load_stack(), folder_for(tmp_path / "m", "a" * 40))
+    assert (subject.where, subject.aot, subject.archs) == ("environment", "k", ["12.1f"])
+    assert set(subject.trees) == {"vllm", "flashinfer"}
