@@ -19,13 +19,15 @@ class Figures(msgspec.Struct, frozen=True):
         weights_gb: resident on each machine, with the padding of the experts' kernel.
         kv_tokens: that fit beside them.
         kv_requests: of the longest kind that fit at once.
-        roof: tokens a second at context 2048, one request, no speculation.
+        roof: tokens a second at context 2048, one request, no speculation, no padding.
+        padding: share by which the experts' kernel pads their weights, and so what it reads of them.
     """
 
     weights_gb: float
     kv_tokens: int
     kv_requests: float
     roof: float
+    padding: float
 
 
 def figures(command: Command) -> Figures | None:
@@ -51,4 +53,5 @@ def figures(command: Command) -> Figures | None:
         kv_tokens=int(tokens),
         kv_requests=round(tokens / int(said["--max-model-len"]), 1),
         roof=round(predict.roof(shape, kept, CONTEXT), 1),
+        padding=round(predict.padded(shape, kernel) - 1, 3),
     )

@@ -80,6 +80,7 @@ def told(known: Catalogue, one: Row) -> str:
         lines.append(
             f"predicted: {weights} of weights, room for {tokens} tokens ({one.predicted.kv_requests} of the longest"
             f" requests), at most {roof} at context {figures.CONTEXT} without speculation"
+            f" (without the {one.predicted.padding:.1%} by which the experts' kernel pads its weights)"
         )
     for name, part in known.parts_of(known.find(one.name)).items():
         state = "on" if name in one.on else "off"

@@ -20,7 +20,8 @@ from sparkforge.profiles.service import Service
 from sparkforge.profiles.types import Cluster, Profile
 from sparkforge.recipes import Target
 
-_STOPPED = (0, 130, 137, 143)  # by the user: an interrupt, SIGKILL and SIGTERM
+_STOPPED = (0, 130, 143)  # by the user: an interrupt, or SIGTERM
+_KILLED = 137
 
 
 @dataclass(frozen=True)
@@ -163,5 +164,11 @@ def run(services: Sequence[Service], image: Image, *, dry: bool = False) -> None
         if mount.make:
             Path(mount.source.value).mkdir(parents=True, exist_ok=True)
     done = proc.run(words, stream=True, accept=())
+    if done.code == _KILLED:
+        raise CheckFailed(
+            "the container was killed",
+            why="by the kernel, whose memory the GPU shares on a Spark, unless somebody did",
+            do="sudo dmesg | grep -i oom, then --flags '--gpu-memory-utilization 0.6'",
+        )
     if done.code not in _STOPPED:
         raise CheckFailed(f"the container ended with status {done.code}", why="its own words stand above")

@@ -121,6 +121,7 @@ def test_a_dry_run_runs_nothing_and_makes_no_folder(typed):
         (("--profile", "tiny"), {}, {}, 3, "do:  invoke build --target cpu"),
         ((), {"DOWN": "1"}, IMAGES, 3, "no Docker that answers"),
         ((), {"STATUS": "1"}, IMAGES, 1, "the container ended with status 1"),
+        ((), {"STATUS": "137"}, IMAGES, 1, "--gpu-memory-utilization"),
         ((), {"STATUS": "143"}, IMAGES, 0, ""),
     ],
 )
