@@ -17,8 +17,9 @@ _NEWS_LENGTH = 120
 # What vLLM puts in front of what it says: "(EngineCore pid=79) ", then "INFO 11-20 13:44:54 [core.py:306] ".
 _WHO = re.compile(r"^\([^()]* pid=\d+\) ?")
 _WHEN = re.compile(r"^(?:DEBUG|INFO|ERROR|CRITICAL)\s+\d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]*\] ?)?")
-# Advice, which stands for nothing that is being done: `WARNING ...` of vLLM, `W1120 13:44:06.57 8820 ...` of torch.
-_ADVICE = re.compile(r"^(?:WARNING\b|\[?W\d{4} )")
+# Advice, which stands for nothing that is being done: `WARNING ...` of vLLM, `W1120 13:44:06.57 8820 ...` of torch, and
+# what vLLM says every minute when a process waits for another one, which is the one to hear of.
+_ADVICE = re.compile(r"^(?:WARNING\b|\[?W\d{4} |No available shared memory broadcast block)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WORD = re.compile(r"[A-Za-z]{3}")  # a banner of blocks and an empty line behind a process's name have none
 

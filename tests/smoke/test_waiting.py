@@ -11,6 +11,10 @@ def test_news_is_what_the_server_said_last_without_its_prefixes():
     )
     assert news(log) == "Warming up model for the compilation..."
     assert news("(Worker pid=9) Loading weights: 50% | 1/2\n") == "Loading weights: 50% | 1/2"
+    waits = (
+        "(EngineCore pid=3) INFO 11-20 15:00:15 [shm.py:681] No available shared memory broadcast block found in 60 s\n"
+    )
+    assert news(f"(Worker pid=9) Loading\n{waits}") == "Loading"
     advice = "(APIServer pid=7) WARNING 11-20 14:12:26 [system_utils.py:294] Found ulimit of 1024\n"
     assert news(f"(Worker pid=9) Loading\n{advice}W1120 13:44:24.792000 8979 torch/x.py:140] No CUDA") == "Loading"
     assert news("(Worker pid=9) \n\n") == "it says nothing yet"
