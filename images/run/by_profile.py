@@ -113,7 +113,7 @@ def by_profile(known: Profiles, name: str | None, parts: str, model: list[str], 
     if unknown := sorted(asked - {"soaked", "all", *profile["parts"]}):
         listed = ", ".join(["soaked", "all", *profile["parts"]])
         raise Refused(f"profile {name} has no part {unknown[0]!r}", f"parts: {listed}")
-    on = [part for part, one in profile["parts"].items() if one["soaked"] or "all" in asked or part in asked]
+    on = [part for part, one in profile["parts"].items() if one["on"] or "all" in asked or part in asked]
     groups = {group[0]: group for group in profile["words"]}
     env = dict(profile["env"])
     for part in on:

@@ -44,8 +44,8 @@ def text(stack: str, target: Target) -> str:
 
 
 def _kernels(known: Catalogue, profile: Profile) -> dict[str, str]:
-    soaked = (part for part in known.parts_of(profile).values() if part.soak is not None)
-    return {name: value for part in soaked for name, value in part.env.items()}
+    parts = (part for part in known.parts_of(profile).values() if part.on)
+    return {name: value for part in parts for name, value in part.env.items()}
 
 
 def _said(known: Catalogue, profile: Profile) -> dict[str, Any]:
@@ -58,7 +58,6 @@ def _said(known: Catalogue, profile: Profile) -> dict[str, Any]:
         "words": bare.groups,
         "env": bare.env,
         "parts": {
-            name: {"soaked": part.soak is not None, "words": groups_of(part.flags), "env": part.env}
-            for name, part in parts.items()
+            name: {"on": part.on, "words": groups_of(part.flags), "env": part.env} for name, part in parts.items()
         },
     }

@@ -69,6 +69,8 @@ def catalogue(folder: Path = PROFILES) -> Catalogue:
         _flags(of_parts, f"{name}.flags", part.flags)
         if not part.flags and not part.env:
             _refuse(of_parts, f"{name}: it sets nothing; `flags` or `env`")
+        if part.off and part.soak is None:
+            _refuse(of_parts, f"{name}.off: a part without a soak is off anyhow")
     profiles = {}
     for path in sorted(folder.glob("*.yaml")):
         if path != of_parts:
@@ -81,8 +83,8 @@ def catalogue(folder: Path = PROFILES) -> Catalogue:
 
 
 def together(parts: Sequence[Part]) -> frozenset[str]:
-    """Soaked paths that every soaked part took, as `result: check`; one empty word where no part was soaked."""
-    soaks = [part.soak for part in parts if part.soak is not None]
+    """Soaked paths that every part that is on took, as `result: check`; one empty word where none is on."""
+    soaks = [part.soak for part in parts if part.soak is not None and part.on]
     taken = [frozenset(f"{soak.result}: {check}" for check in soak.checks) for soak in soaks]
     return frozenset.intersection(*taken) if taken else frozenset([""])
 
@@ -112,7 +114,7 @@ def _parts(path: Path, profile: Profile, parts: Mapping[str, Part]) -> None:
         if both:
             _refuse(path, f"{', '.join(sorted(both))}: part {name} sets it too; say it in one place")
     if not together([parts[name] for name in profile.parts]):
-        _refuse(path, "parts: those with a soak were never soaked together; no path is named by all of them")
+        _refuse(path, "parts: those that are on were never soaked together; no path is named by all of them")
 
 
 def _container(path: Path, profile: Profile) -> None:

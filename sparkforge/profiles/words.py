@@ -86,7 +86,7 @@ def _on(profile: Profile, of_it: Mapping[str, Part], parts: str) -> tuple[str, .
             why=f"parts: {', '.join(of_it) or 'it has none'}; or {SOAKED}, {ALL}",
             do="invoke profiles --name " + profile.name,
         )
-    return tuple(name for name, part in of_it.items() if part.soak is not None or name in more)
+    return tuple(name for name, part in of_it.items() if part.on or name in more)
 
 
 def _said(profile: Profile) -> list[tuple[str, ...]]:

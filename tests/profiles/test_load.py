@@ -87,6 +87,10 @@ def test_a_cluster_needs_the_hosts_network(folder):
         ({"summary": "x", "rows": [], "flags": {"a": 1}}, "required field `unproved`"),
         ({"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": ""}, "unproved"),
         (
+            {"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": "y", "off": "z"},
+            "planted.off: a part without a soak",
+        ),
+        (
             {"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": "y", "soak": {"result": "r", "checks": []}},
             "soak",
         ),
@@ -113,6 +117,18 @@ def test_parts_are_on_by_their_soak_by_name_or_all(known):
     assert command(known, short, "fp8-kv,soaked").on == (*command(known, short).on, "fp8-kv")
     assert command(known, short, "all").on == short.parts
     assert command(known, short, "all").off == ()
+
+
+def test_a_part_that_was_soaked_can_be_off_all_the_same(folder):
+    made = folder()
+    path = made / "parts.yaml"
+    parts = yaml.safe_load(path.read_text())
+    parts["dense-mxfp4"]["off"] = "it rounds"
+    path.write_text(yaml.safe_dump(parts, sort_keys=False))
+    known = catalogue(made)
+    short = known.find("gpt-oss-120b-short")
+    assert command(known, short).off[0] == "dense-mxfp4"
+    assert "dense-mxfp4" in command(known, short, "dense-mxfp4").on
 
 
 def test_a_later_part_wins(known):

@@ -68,7 +68,7 @@ def test_a_soaked_path_ran_with_what_the_profile_serves_with(known, soaked_with,
     said = command(known, profile)
     flags = {group[0]: group[1:] for group in said.groups}
     paths = {one.partition(": ")[2] for one in together(list(known.parts_of(profile).values()))}
-    (path,) = [one for one in paths if one.endswith("default")]
+    path = min(one for one in paths if one.endswith("default"))
     ran = soaked_with(path)
     assert ran["moe_backend"] == said.env["VLLM_MXFP4_MOE_KERNEL"]
     assert (ran["mxfp4_layers"],) == flags["--mxfp4-layers"]
@@ -86,7 +86,9 @@ def test_the_default_captures_the_sizes_that_were_soaked(known, soaked_with):
     flags = {group[0]: group[1:] for group in command(known, known.default("serve")).groups}
     largest = 2 * int(flags["--max-num-seqs"][0])
     captured = [size for size in (1, 2, 4, *range(8, 256, 8)) if size <= largest]
-    assert captured == soaked_with("S.F.default")["compilation_config"]["cudagraph_capture_sizes"]
+    paths = {one.partition(": ")[2] for one in together(list(known.parts_of(known.default("serve")).values()))}
+    soaked = [soaked_with(path)["compilation_config"]["cudagraph_capture_sizes"] for path in paths]
+    assert any(set(captured) <= set(sizes) for sizes in soaked)
 
 
 def test_the_default_has_no_part_without_a_soak(known):
