@@ -1,53 +1,67 @@
 """Time of one decode step of attention with sinks: the decode wrapper, the prefill wrapper, Triton.
 
-    PYTHONPATH=<patched package> python bench_sinks.py [--json result.json] [--batch 1,4,16,64] [--context 2048,...]
+    PYTHONPATH=<patched package> python bench_sinks.py [--json result.json] [--pin <pin's package>] [--vllm <its sources>]
 
-Heads as gpt-oss-120b has them: 64 query heads, 8 KV heads, head_dim 64. Each variant is captured into a CUDA
-graph and replayed on cold caches: every replay reads another copy of the KV, enough copies to exceed the L2
-cache several times. Reported: microseconds (median and spread), and the bytes of the KV read in that time
-as a share of the bandwidth of a plain read measured in the same run. Without vLLM the Triton column is empty, with the
-reason in the JSON. The unpatched pin has no decode wrapper with sinks; `--only prefill,triton` runs there.
+Heads as gpt-oss-120b has them: 64 query heads, 8 KV heads, head_dim 64. Each variant is captured into a CUDA graph
+and replayed on cold caches: before each replay a buffer of four times the L2 cache is read. Reported: microseconds
+(median; every sample is in the JSON), and the bytes of the visible KV as a share of what a plain read, measured in the
+same run, moves in that time. `--pin` runs the prefill wrapper of the unpatched pin in the same run: a process for each
+type of cache and window, right after the one of the patched tree, because two FlashInfers do not share a process and
+because the pin's modules for BF16 and FP8 caches have one name. Without vLLM the Triton column is empty, with the reason
+in the JSON. The pin has no decode wrapper with sinks.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import vllm_triton
+
 KV_HEADS, GROUP, HEAD_DIM, PAGE = 8, 8, 64, 16
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 
 
-def timed(step: Callable[[int], None], copies: int, samples: int) -> list[float]:
-    """Microseconds of each replay; replay i uses copy i of the cache."""
-    graphs = []
-    for copy in range(copies):
+class Clock:
+    """Times replays of one graph, each after the caches were filled with something else."""
+
+    def __init__(self) -> None:
+        l2 = torch.cuda.get_device_properties(0).L2_cache_size
+        # Read, not written: lines to write back would slow down what is measured.
+        self.other = torch.zeros(l2, dtype=torch.float32, device="cuda")
+        self.sum = torch.empty((), device="cuda")
+
+    def microseconds(self, step: Callable[[], None], samples: int) -> list[float]:
+        """Microseconds of each replay."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            step(copy)
+            step()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            step(copy)
-        graphs.append(graph)
-    events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(samples)]
-    for _ in range(3):
-        for graph in graphs:
+            step()
+        events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(samples)]
+        for _ in range(5):
             graph.replay()
-    torch.cuda.synchronize()
-    for i, (start, stop) in enumerate(events):
-        start.record()
-        graphs[i % copies].replay()
-        stop.record()
-    torch.cuda.synchronize()
-    return [start.elapsed_time(stop) * 1000 for start, stop in events]
+        torch.cuda.synchronize()
+        for start, stop in events:
+            torch.sum(self.other, dim=0, out=self.sum)
+            start.record()
+            graph.replay()
+            stop.record()
+        torch.cuda.synchronize()
+        return [start.elapsed_time(stop) * 1000 for start, stop in events]
 
 
 def read_bandwidth() -> float:
@@ -65,19 +79,17 @@ def read_bandwidth() -> float:
 
 
 class Problem:
-    """KV of `batch` requests of `context` keys, in as many copies as keep the caches cold."""
+    """KV of `batch` requests of `context` keys."""
 
-    def __init__(self, batch: int, context: int, kv_dtype: torch.dtype, window: int) -> None:
-        self.batch, self.context, self.kv_dtype, self.window = batch, context, kv_dtype, window
+    def __init__(self, batch: int, context: int, kv_dtype: torch.dtype, window: int, vllm: Path | None) -> None:
+        self.batch, self.context, self.kv_dtype, self.window, self.vllm = batch, context, kv_dtype, window, vllm
         pages = -(-context // PAGE)
         visible = context if window < 0 else min(context, window + 1)
         self.bytes = 2 * batch * visible * KV_HEADS * HEAD_DIM * kv_dtype.itemsize
-        l2 = torch.cuda.get_device_properties(0).L2_cache_size
-        self.copies = max(2, min(16, -(-4 * l2 // self.bytes)))
-        shape = (self.copies, batch * pages, 2, PAGE, KV_HEADS, HEAD_DIM)
-        self.kv = torch.zeros(shape, dtype=torch.uint8 if kv_dtype == FP8 else kv_dtype, device="cuda")
-        for copy in self.kv:
-            copy.random_(0, 0x78) if kv_dtype == FP8 else copy.normal_()
+        shape = (batch * pages, 2, PAGE, KV_HEADS, HEAD_DIM)
+        self.kv = torch.empty(shape, dtype=torch.uint8 if kv_dtype == FP8 else kv_dtype, device="cuda")
+        for part in self.kv.split(1 << 18):
+            part.random_(0, 0x78) if kv_dtype == FP8 else part.normal_()
         self.kv = self.kv.view(kv_dtype)
         self.q = torch.randn(batch, KV_HEADS * GROUP, HEAD_DIM, device="cuda", dtype=BF16)
         self.out = torch.empty_like(self.q)
@@ -88,11 +100,12 @@ class Problem:
         self.pages = pages
         self.workspace = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
 
-    def cache(self, copy: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.kv[copy, :, 0], self.kv[copy, :, 1]
+    @property
+    def cache(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.kv[:, 0], self.kv[:, 1]
 
 
-def decode(p: Problem) -> Callable[[int], None]:
+def decode(p: Problem) -> Callable[[], None]:
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     wrapper = BatchDecodeWithPagedKVCacheWrapper(
@@ -101,10 +114,10 @@ def decode(p: Problem) -> Callable[[int], None]:
     )  # fmt: skip
     wrapper.plan(p.indptr, p.indices, p.last, KV_HEADS * GROUP, KV_HEADS, HEAD_DIM, PAGE, window_left=p.window,
                  q_data_type=BF16, kv_data_type=p.kv_dtype)  # fmt: skip
-    return lambda copy: wrapper.run(p.q, p.cache(copy), sinks=p.sinks, out=p.out)
+    return lambda: wrapper.run(p.q, p.cache, sinks=p.sinks, out=p.out)
 
 
-def prefill(p: Problem) -> Callable[[int], None]:
+def prefill(p: Problem) -> Callable[[], None]:
     from flashinfer import BatchAttentionWithAttentionSinkWrapper
 
     qo_indptr = torch.arange(p.batch + 1, dtype=torch.int32, device="cuda")
@@ -115,12 +128,11 @@ def prefill(p: Problem) -> Callable[[int], None]:
     )  # fmt: skip
     wrapper.plan(qo_indptr, p.indptr, p.indices, p.last, KV_HEADS * GROUP, KV_HEADS, HEAD_DIM, PAGE, causal=True,
                  window_left=p.window, q_data_type=BF16, kv_data_type=p.kv_dtype)  # fmt: skip
-    return lambda copy: wrapper.run(p.q, p.cache(copy), p.sinks, HEAD_DIM**-0.5, out=p.out)
+    return lambda: wrapper.run(p.q, p.cache, p.sinks, HEAD_DIM**-0.5, out=p.out)
 
 
-def triton(p: Problem) -> Callable[[int], None]:
-    from vllm.v1.attention.ops.triton_unified_attention import unified_attention
-
+def triton(p: Problem) -> Callable[[], None]:
+    unified_attention, mode = vllm_triton.unified_attention(p.vllm)
     heads, most, segments = KV_HEADS * GROUP, 128 // KV_HEADS, 16  # as the TRITON_ATTN backend sets them
     table = p.indices.view(p.batch, p.pages)
     lengths = torch.full((p.batch,), p.context, dtype=torch.int32, device="cuda")
@@ -130,8 +142,9 @@ def triton(p: Problem) -> Callable[[int], None]:
     scale = torch.ones(p.batch, KV_HEADS, device="cuda")
     sinks = p.sinks.to(BF16)
 
-    def step(copy: int) -> None:
-        k, v = p.cache(copy)
+    k, v = p.cache
+
+    def step() -> None:
         unified_attention(
             q=p.q, k=k, v=v, out=p.out, cu_seqlens_q=starts, max_seqlen_q=1, seqused_k=lengths,
             max_seqlen_k=p.context, softmax_scale=HEAD_DIM**-0.5, causal=True,
@@ -139,12 +152,75 @@ def triton(p: Problem) -> Callable[[int], None]:
             q_descale=None, k_descale=scale, v_descale=scale, seq_threshold_3D=most,
             num_par_softmax_segments=segments, softmax_segm_output=segment_out, softmax_segm_max=segment_max,
             softmax_segm_expsum=segment_sum, sinks=sinks,
+            kv_quant_mode=mode.FP8_PER_TENSOR if p.kv_dtype == FP8 else mode.NONE,
         )  # fmt: skip
 
     return step
 
 
 VARIANTS = {"decode": decode, "prefill": prefill, "triton": triton}
+
+
+def numbers_of(options: argparse.Namespace, kv: str, window: int) -> dict:
+    """Every variant over contexts and batches, in this process."""
+    import flashinfer
+    from flashinfer.jit import env as jit_env
+
+    clock, rows, reasons, bandwidth = Clock(), [], {}, read_bandwidth()
+    for context in options.context:
+        for batch in options.batch:
+            p = Problem(batch, context, FP8 if kv == "fp8" else BF16, window, options.vllm)
+            for name in options.only.split(","):
+                try:
+                    samples = clock.microseconds(VARIANTS[name](p), options.samples)
+                except Exception as problem:  # a variant that cannot run here is a row that says so
+                    reasons.setdefault(name, f"{type(problem).__name__}: {problem}"[:300])
+                    torch.cuda.synchronize()
+                    continue
+                median = statistics.median(samples)
+                rows.append({
+                    "variant": name, "kv": kv, "window": window, "batch": batch, "context": context, "bytes": p.bytes,
+                    "median_us": round(median, 3), "share": round(p.bytes / (median * 1e-6) / bandwidth, 4),
+                    "samples_us": [round(sample, 3) for sample in samples],
+                })  # fmt: skip
+            del p
+            torch.cuda.empty_cache()
+    return {
+        "flashinfer": flashinfer.__version__, "tree": getattr(jit_env, "FLASHINFER_TREE_ID", ""),
+        "read_bandwidth": bandwidth, "rows": rows, "not_run": reasons,
+    }  # fmt: skip
+
+
+def process(options: argparse.Namespace, kv: str, window: int, package: Path | None) -> dict:
+    """`numbers_of` in a process of its own; `package` is the pin's, None the patched one that is imported here."""
+    words = [sys.executable, __file__, "--inside", f"{kv},{window}", "--samples", str(options.samples)]
+    words += ["--only", "prefill" if package else options.only]
+    for name in ("batch", "context"):
+        words += [f"--{name}", ",".join(map(str, getattr(options, name)))]
+    words += ["--vllm", str(options.vllm)] if options.vllm else []
+    environment = dict(os.environ)
+    if package:
+        base = Path(environment.get("FLASHINFER_WORKSPACE_BASE", Path.home()))
+        environment |= {
+            "PYTHONPATH": os.pathsep.join([str(package), environment.get("PYTHONPATH", "")]),
+            "FLASHINFER_WORKSPACE_BASE": str(base / f"pin-{kv}"),
+        }
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(rows: list[dict]) -> None:
+    """One line for each problem, the variants beside each other."""
+    names = list(dict.fromkeys(row["variant"] for row in rows))
+    heads = "".join(f"{name + ' us':>16}{'share':>7}" for name in names)
+    print(f"{'kv':5}{'window':>7}{'context':>8}{'batch':>6}{heads}")
+    problems: dict[tuple, dict] = {}
+    for row in rows:
+        problems.setdefault((row["kv"], row["window"], row["context"], row["batch"]), {})[row["variant"]] = row
+    for (kv, window, context, batch), found in problems.items():
+        cells = [found.get(name) for name in names]
+        texts = [f"{row['median_us']:16.1f}{row['share']:7.1%}" if row else f"{'-':>23}" for row in cells]
+        print(f"{kv:5}{window:7}{context:8}{batch:6}" + "".join(texts), flush=True)
 
 
 def numbers(text: str) -> list[int]:
@@ -159,48 +235,44 @@ def main() -> int:
     parser.add_argument("--kv", default="bf16,fp8")
     parser.add_argument("--only", default="decode,prefill,triton")
     parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--pin", type=Path, help="folder with the unpatched `flashinfer` package")
+    parser.add_argument("--vllm", type=Path, help="folder with vLLM's sources, where it is not installed")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.inside:
+        kv, window = options.inside.split(",")
+        print(json.dumps(numbers_of(options, kv, int(window))))
+        return 0
 
-    import flashinfer
-    from flashinfer.jit import env as jit_env
-
-    bandwidth = read_bandwidth()
-    print(f"{torch.cuda.get_device_name()}: plain read {bandwidth / 1e9:.0f} GB/s")
-    variants = options.only.split(",")
-    print(f"{'kv':5}{'window':>7}{'batch':>6}{'context':>8}" + "".join(f"{name + ' us':>13}{'share':>7}" for name in variants))
-    rows, reasons = [], {}
+    result: dict = {
+        "benchmark": "sinks", "device": torch.cuda.get_device_name(), "torch": torch.__version__,
+        "cuda": torch.version.cuda, "flashinfer": "", "tree": "", "pin": None, "read_bandwidth": [], "rows": [], "not_run": {},
+        "caches": "cold: four times the L2 cache is read before each replay",
+    }  # fmt: skip
     for kv in options.kv.split(","):
         for window in options.window:
-            for context in options.context:
-                for batch in options.batch:
-                    p = Problem(batch, context, FP8 if kv == "fp8" else BF16, window)
-                    line = f"{kv:5}{window:7}{batch:6}{context:8}"
-                    for name in variants:
-                        try:
-                            samples = timed(VARIANTS[name](p), p.copies, options.samples)
-                        except Exception as problem:  # a variant that cannot run here is a row that says so
-                            reasons.setdefault(name, f"{type(problem).__name__}: {problem}"[:300])
-                            line += f"{'-':>13}{'-':>7}"
-                            continue
-                        median = statistics.median(samples)
-                        share = p.bytes / (median * 1e-6) / bandwidth
-                        line += f"{median:13.1f}{share:7.1%}"
-                        rows.append({
-                            "variant": name, "kv": kv, "window": window, "batch": batch, "context": context,
-                            "bytes": p.bytes, "copies": p.copies, "median_us": median, "share": share, "samples_us": samples,
-                        })  # fmt: skip
-                    print(line, flush=True)
-                    del p
-                    torch.cuda.empty_cache()
-    for name, reason in reasons.items():
+            here = process(options, kv, window, None)
+            parts = [here]
+            if options.pin:
+                beside = process(options, kv, window, options.pin.resolve())
+                result["pin"] = {"flashinfer": beside["flashinfer"], "tree": beside["tree"] or "unpatched"}
+                for row in beside["rows"]:
+                    row["variant"] = "pin " + row["variant"]
+                beside["not_run"] = {"pin " + name: why for name, why in beside["not_run"].items()}
+                parts.append(beside)
+            result["flashinfer"], result["tree"] = here["flashinfer"], here["tree"]
+            for part in parts:
+                result["read_bandwidth"].append(part["read_bandwidth"])
+                result["rows"] += part["rows"]
+                result["not_run"] |= part["not_run"]
+            if options.json:  # as it goes: a run that is cut short keeps what it measured
+                options.json.write_text(json.dumps(result) + "\n")
+    reads = [rate / 1e9 for rate in result["read_bandwidth"]]
+    print(f"{result['device']}: plain read {min(reads):.0f} to {max(reads):.0f} GB/s")
+    table(result["rows"])
+    for name, reason in result["not_run"].items():
         print(f"{name} did not run everywhere: {reason}")
-    if options.json:
-        options.json.write_text(json.dumps({
-            "benchmark": "sinks", "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-            "cuda": torch.version.cuda, "flashinfer": flashinfer.__version__, "tree": getattr(jit_env, "FLASHINFER_TREE_ID", ""),
-            "read_bandwidth": bandwidth, "rows": rows, "not_run": reasons,
-        }) + "\n")  # fmt: skip
     return 0
 
 
