@@ -4,7 +4,8 @@
 #
 # Stages. `lay*` run on the building machine, lay the wheels of the *image's* platform and run nothing of them.
 # `image`, `serve` and `cpu` are of the image's platform and hold, slowest to change first: base, runtime, upstreams,
-# kernels, overlay, entrypoint. Nothing there runs a program of the image unless it is the machine's own platform.
+# FlashInfer's modules, kernels, overlay, entrypoint. Nothing there runs a program of the image unless it is the machine's
+# own platform.
 #
 # Every RUN names the digest of what it mounts: buildah 1.28 reuses a RUN although its mounted files changed, and only
 # an argument that the command uses tells it. They mount below /run: buildah removes a mount point afterwards, also one
@@ -67,14 +68,16 @@ ARG PYTHON
 ARG OVERLAY
 RUN --mount=type=bind,source=overlay,target=/run/lay \
     echo "overlay ${OVERLAY}" && mkdir -p /opt/overlay && for one in /run/lay/*/; do \
-    [ -d "$one" ] || continue; \
+    [ -f "$one/manifest.json" ] || continue; \
     python3 /run/lay/apply.py --overlay "$one" --site /opt/venv/lib/python${PYTHON}/site-packages --out /opt/overlay \
-    || exit 1; done
+    || exit 1; done && cp -a /run/lay/links/. /opt/overlay/
 
 FROM runtime-${LAY} AS image
 ARG PYTHON
 COPY --from=lay --chown=2000:0 /opt/lay/home/ /home/
 COPY --from=lay-upstream /opt/venv /opt/venv
+# Under a name of their content; the overlay brings a link to it, named by the tree whose FlashInfer looks for them.
+COPY aot/ /opt/venv/lib/python${PYTHON}/site-packages/flashinfer/data/aot/
 COPY kernels/ /opt/venv/lib/python${PYTHON}/site-packages/
 COPY --from=lay-overlay /opt/overlay/ /opt/venv/lib/python${PYTHON}/site-packages/
 COPY images/run/ /opt/sparkforge/

@@ -73,6 +73,20 @@ def base_for(stack: Stack, python: tuple[int, int]) -> Base:
     )
 
 
+def wanting(store: Store, stack: Stack, target: Target = "cpu") -> tuple[fetch.Wanted, ...]:
+    """Every wheel of the environment that `ensure` would make; none where it is there.
+
+    Raises:
+        EnvironmentLacks: no lock for this Python, or the index does not answer.
+    """
+    house = wheels(store, stack, target, Platform.host(), base_for(stack, sys.version_info[:2]))
+    return () if store.has(_KIND, _key(house)) else house.wanted
+
+
+def _key(house: Wheelhouse) -> str:
+    return key_of("venv 1", house.key, sys.version, Platform.host().oci)
+
+
 def ensure(store: Store, stack: Stack, target: Target = "cpu") -> Venv:
     """Environment of a target on this machine, for this interpreter's version; made when the store has none.
 
@@ -83,7 +97,7 @@ def ensure(store: Store, stack: Stack, target: Target = "cpu") -> Venv:
     base = base_for(stack, sys.version_info[:2])
     platform = Platform.host()
     house = wheels(store, stack, target, platform, base)
-    key = key_of("venv 1", house.key, sys.version, platform.oci)
+    key = _key(house)
     final = store.path(_KIND, key)
     python = final / "bin" / "python"
     if final.is_dir():

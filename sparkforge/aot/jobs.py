@@ -1,4 +1,4 @@
-"""Compilers at once: as many as cores and memory bear. A translation unit of CUTLASS takes up to 8.4 GiB."""
+"""Compilers at once: as many as cores and memory bear. A translation unit of CUTLASS takes up to 10.3 GiB."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from sparkforge import fetch
-from sparkforge.build import image, parts, requirements
+from sparkforge.build import image, modules, parts, requirements
 from sparkforge.build.request import Request
 from sparkforge.console import mib, say, warn
 from sparkforge.engine import choose
@@ -71,7 +71,7 @@ def build(store: Store, stack: Stack, request: Request) -> Built:
     base_key = bases.key_for(flavor, pin, request.platform)
     base_here = store.has(bases.KIND, base_key) and engine.has(f"{bases.TAG}:{base_key}")
     if missing or not base_here or not engine.has(request.tag):
-        _room(store, engine, request, wheels, missing, base_here=base_here)
+        _room(store, stack, engine, request, wheels=wheels, missing=missing, base_here=base_here)
     made = parts.upstreams(line, store, stack, request)
     library = parts.kernel_library(line, store, stack, request)
     line.step(
@@ -85,6 +85,7 @@ def build(store: Store, stack: Stack, request: Request) -> Built:
     )
 
     requirements.step(line, store, stack, request, wheels, base=pin)
+    ahead = modules.step(line, store, stack, request, upstreams=made, base=pin)
 
     def made_base() -> bases.Base:
         return bases.ensure(engine, store, stack, flavor, request.platform, locked=request.locked)
@@ -96,7 +97,7 @@ def build(store: Store, stack: Stack, request: Request) -> Built:
         make=made_base,
         shows=lambda base: f"{base.flavor} ({flavor_why}), {base.digest[:19]}",
     )
-    of_image = image.Parts(made, library, wheels, base)
+    of_image = image.Parts(made, library, wheels, base, ahead)
     facts = image.facts(stack, request, of_image)
     line.step(
         "image",
@@ -116,15 +117,18 @@ def build(store: Store, stack: Stack, request: Request) -> Built:
 
 def _room(
     store: Store,
+    stack: Stack,
     engine: Engine,
     request: Request,
+    *,
     wheels: parts.Wheels,
     missing: list[fetch.Wanted],
-    *,
     base_here: bool,
 ) -> None:
     """Say what will be downloaded and stored, and refuse to begin where it does not fit."""
-    sizes = fetch.sizes(fetch.locate(missing)) if missing else {}
+    asking = modules.environment(store, stack, request)
+    fetched = {item.file: item for item in (*missing, *asking) if fetch.held(store, item) is None}
+    sizes = fetch.sizes(fetch.locate(fetched.values())) if fetched else {}
 
     def packed(wanted: tuple[fetch.Wanted, ...]) -> int:
         held = [fetch.path_of(store, item.file) for item in wanted if item.file not in sizes]
@@ -138,6 +142,7 @@ def _room(
         engine=engine.name,
         cross=request.platform != request.platform.host(),
         base_here=base_here,
+        environment=packed(asking),
     )
     say(f"  needs {need.text}")
     if not request.dry:

@@ -10,6 +10,7 @@ import msgspec
 
 from sparkforge import __version__, fetch
 from sparkforge.build import revision
+from sparkforge.build.modules import UPSTREAM, Ahead
 from sparkforge.build.parts import Upstreams, Wheels
 from sparkforge.build.request import Request
 from sparkforge.console import mib, say
@@ -38,17 +39,19 @@ class Parts:
         library: our kernels.
         wheels: what is installed.
         base: what it stands on.
+        ahead: FlashInfer's modules.
     """
 
     upstreams: Upstreams
     library: KernelLibrary | None
     wheels: Wheels
     base: bases.Base | None
+    ahead: Ahead
 
 
 def facts(stack: Stack, request: Request, parts: Parts) -> labels.Facts | None:
     """What the image says of itself; None where a part is only planned."""
-    if parts.library is None or parts.base is None:
+    if parts.library is None or parts.base is None or parts.ahead.key is None:
         return None
     upstreams = {}
     overlays = {}
@@ -75,6 +78,7 @@ def facts(stack: Stack, request: Request, parts: Parts) -> labels.Facts | None:
         parts.library.sha256,
         parts.wheels.key,
         [parts.base.key, parts.base.digest],
+        parts.ahead.key,
         _checkout(),
     )
     return labels.Facts(
@@ -84,6 +88,8 @@ def facts(stack: Stack, request: Request, parts: Parts) -> labels.Facts | None:
         archs=archs,
         upstreams=upstreams,
         kernels=parts.library.sha256,
+        aot=parts.ahead.key,
+        aot_modules={one.name: one.sha256 for one in parts.ahead.modules.facts.modules} if parts.ahead.modules else {},
         lock=sha256_file(parts.wheels.lock),
         base=parts.base.flavor,
         base_name=parts.base.name,
@@ -102,6 +108,7 @@ def inputs(request: Request, parts: Parts) -> Mapping[str, str | None]:
     return {
         **{f"overlay {name}": overlay.digest if overlay else None for name, overlay in overlays},
         "kernels": parts.library.sha256 if parts.library else None,
+        "aot": parts.ahead.key,
         "wheels": parts.wheels.key,
         "base": parts.base.digest if parts.base else None,
         "archs": ",".join(arch.text for arch in request.archs),
@@ -146,6 +153,7 @@ def make(engine: Engine, store: Store, stack: Stack, request: Request, *, parts:
         upstreams=[_wheel(store, one) for one in wheels.upstream],
         overlays={name: overlay.path for name, overlay in parts.upstreams.overlays.items() if overlay},
         kernels=parts.library.folder,
+        aot=_aot(parts),
         manifest=labels.manifest(said),
     )
     say(f"  context of {mib(assembled.bytes)} in {assembled.path}")
@@ -162,6 +170,13 @@ def make(engine: Engine, store: Store, stack: Stack, request: Request, *, parts:
     )
     _told(before, engine.layers(request.tag))
     return request.tag
+
+
+def _aot(parts: Parts) -> context.Ahead | None:
+    tree = parts.upstreams.trees[UPSTREAM]
+    if parts.ahead.modules is None or tree is None:
+        return None
+    return context.Ahead(parts.ahead.modules.folder, parts.ahead.modules.facts.key, tree.id)
 
 
 def _told(before: list[Layer], after: list[Layer]) -> None:

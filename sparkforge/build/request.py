@@ -29,6 +29,8 @@ class Request:
         locked: refuse whatever is not pinned or not recorded.
         dry: print the plan only.
         tag: name of the image.
+        aot: whether FlashInfer's modules are compiled ahead of time.
+        jobs: most compilers at once for them; 0 is one a core.
     """
 
     archs: tuple[Arch, ...]
@@ -39,6 +41,8 @@ class Request:
     locked: bool
     dry: bool
     tag: str
+    aot: bool = True
+    jobs: int = 0
 
 
 def parse(
@@ -52,6 +56,8 @@ def parse(
     locked: bool = False,
     dry: bool = False,
     name: str = "",
+    aot: bool = True,
+    jobs: int = 0,
 ) -> Request:
     """A request from words.
 
@@ -75,6 +81,17 @@ def parse(
         if one.major == SM12X and not one.suffix:
             warn(f"{one.text} without a letter has no block-scaled MMA: {one.text}f is the family target")
     where = Platform.parse(platform) if platform else Platform.host()
+    if jobs < 0:
+        raise BadInput(f"--jobs {jobs} is no number of compilers", do="--jobs 2, or nothing for one a core")
     return Request(
-        archs, of_target, where, of_base, engine, locked, dry, name or tag(stack.name, of_target, where, archs)
+        archs,
+        of_target,
+        where,
+        of_base,
+        engine,
+        locked,
+        dry,
+        name or tag(stack.name, of_target, where, archs),
+        aot,
+        jobs,
     )

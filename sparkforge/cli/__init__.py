@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from sparkforge.cli import images, kernels, later, package, patches, project, proofs, serve
+from sparkforge.cli import aot, aot_checks, images, kernels, later, package, patches, project, proofs, serve
 
 
 def namespace() -> Collection:
@@ -14,6 +14,10 @@ def namespace() -> Collection:
         for name, task in Collection.from_module(module).tasks.items():
             top.add_task(task, name=name)
     top.add_collection(Collection.from_module(patches, name="patches"))
+    modules = Collection.from_module(aot, name="aot")
+    for name, task in Collection.from_module(aot_checks).tasks.items():
+        modules.add_task(task, name=name)
+    top.add_collection(modules)
     top.add_collection(Collection.from_module(kernels, name="kernels"))
     top.add_collection(Collection.from_module(proofs, name="proofs"))
     return top

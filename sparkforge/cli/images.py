@@ -25,6 +25,8 @@ _PLATFORM = "linux/arm64 or linux/amd64; this machine's where none is named"
         "engine": _ENGINE,
         "locked": "refuse what is not pinned or not recorded",
         "dry-run": "print the plan and do nothing",
+        "aot": "compile FlashInfer's modules; with --no-aot a server compiles them when it is first started",
+        "jobs": "compilers at once for these modules; one a core where none is said, fewer where memory is short",
         "tag": "name of the image instead of the usual one",
         "json": "print the manifest as JSON and nothing else",
         "stack": STACK,
@@ -39,6 +41,8 @@ def build(
     engine: str = "auto",
     locked: bool = False,
     dry_run: bool = False,
+    aot: bool = True,
+    jobs: int = 0,
     tag: str = "",
     json: bool = False,
     stack: str = "vllm-0.21",
@@ -57,6 +61,8 @@ def build(
         locked=locked,
         dry=dry_run,
         name=tag,
+        aot=aot,
+        jobs=jobs,
     )
     built = chain.build(store, of_stack, asked)
     if json:

@@ -5,6 +5,7 @@
     upstream/lock.txt    the pinned upstream wheels by hash, and upstream/wheels/
     overlay/apply.py     and overlay/<upstream>/ with manifest.json and files/
     kernels/             what goes into site-packages
+    aot/KEY/             FlashInfer's modules, and overlay/links/ with the link to them by the id of their tree
     images/lay, images/run (with profiles.json for it), manifest.json
 
 Wheels are links to the store's files, not copies. A context stands at one place for each image, so that BuildKit
@@ -30,6 +31,8 @@ from sparkforge.profiles import image as of_image
 from sparkforge.store import Store, remove
 
 _APPLY = Path(__file__).resolve().parent.parent / "overlay" / "apply.py"
+_AOT = Path("flashinfer", "data", "aot")  # below site-packages; where F-01 looks
+_AOT_NAME = 16  # digits of the key
 _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-[^-]+\.whl\Z")
 
 
@@ -46,6 +49,24 @@ class Wheel:
     path: Path
     name: str
     sha256: str
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """FlashInfer's modules.
+
+    They stand under a name of their content, so that their layer stays as it is when another tree leads to the same
+    modules; the patched FlashInfer looks for them under its tree's id, which is a link that comes with the overlay.
+
+    Attributes:
+        folder: holds NAME/NAME.so for each.
+        key: of their content.
+        tree: git tree id of the sources.
+    """
+
+    folder: Path
+    key: str
+    tree: str
 
 
 @dataclass(frozen=True)
@@ -74,6 +95,7 @@ def assemble(
     overlays: Mapping[str, Path],
     kernels: Path | None,
     manifest: Mapping[str, Any],
+    aot: Ahead | None = None,
 ) -> Context:
     """Assemble the context of one image.
 
@@ -87,6 +109,7 @@ def assemble(
         overlays: directory of the overlay of each of those upstreams, by name.
         kernels: directory to be copied into site-packages; None for none.
         manifest: content of /opt/sparkforge/manifest.json.
+        aot: FlashInfer's modules; None for none.
 
     Raises:
         BadInput: an upstream's file name is no wheel's.
@@ -104,6 +127,7 @@ def assemble(
         try:
             _wheels(beside, uv=uv, lock=lock, wheels=wheels, upstreams=upstreams)
             _ours(beside, overlays=overlays, kernels=kernels, manifest=manifest)
+            _ahead(beside, aot)
             final = parent / name
             if final.exists():
                 remove(final)
@@ -145,6 +169,21 @@ def _ours(folder: Path, *, overlays: Mapping[str, Path], kernels: Path | None, m
     profiles.chmod(0o644)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
     (folder / "manifest.json").chmod(0o644)
+
+
+def _ahead(folder: Path, aot: Ahead | None) -> None:
+    (folder / "aot").mkdir()
+    links = folder / "overlay" / "links"
+    links.mkdir()
+    if aot is None:
+        return
+    name = aot.key[:_AOT_NAME]
+    for module in sorted(aot.folder.iterdir()):
+        if module.is_dir():
+            copy_tree(module, folder / "aot" / name / module.name)
+    link = links / _AOT / aot.tree
+    link.parent.mkdir(parents=True)
+    link.symlink_to(name)
 
 
 def _plain(name: str) -> bool:

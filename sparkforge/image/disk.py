@@ -39,7 +39,17 @@ class Need:
         return f"{mib(self.download)} to download, {mib(self.store)} in the store, {mib(self.engine)} in the engine"
 
 
-def need(*, fetch: int, runtime: int, upstream: int, base: int, engine: str, cross: bool, base_here: bool) -> Need:
+def need(
+    *,
+    fetch: int,
+    runtime: int,
+    upstream: int,
+    base: int,
+    engine: str,
+    cross: bool,
+    base_here: bool,
+    environment: int = 0,
+) -> Need:
     """Needs of one image.
 
     Args:
@@ -50,6 +60,7 @@ def need(*, fetch: int, runtime: int, upstream: int, base: int, engine: str, cro
         engine: docker or buildah.
         cross: the runtime is laid in one stage and copied into another.
         base_here: the base is made already.
+        environment: bytes of the wheels of an environment that has to be made, packed.
     """
     # BuildKit keeps its own copy of the context; buildah reads it where it stands.
     context = runtime + upstream if engine == "docker" else 0
@@ -58,7 +69,8 @@ def need(*, fetch: int, runtime: int, upstream: int, base: int, engine: str, cro
     made = 0 if base_here else base
     return Need(
         download=fetch + (0 if base_here else base // 3),
-        store=fetch + made * 2,  # the archive, and its root beside it while it is made
+        # The base's archive, and its root beside it while it is made; an environment is unpacked.
+        store=fetch + made * 2 + int(environment * RUNTIME_UNPACKED),
         engine=context + runtime_laid + upstream_laid + made,
     )
 

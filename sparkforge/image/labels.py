@@ -12,6 +12,7 @@ from sparkforge.platforms import AMD64, Platform
 
 OCI = "org.opencontainers.image."
 OURS = "dev.sparkforge."
+NO_MODULES = "none"  # label of an image for SM12x that compiles FlashInfer's modules when it is first started
 MANIFEST = "/opt/sparkforge/manifest.json"
 REPOSITORY = "localhost/sparkforge"
 _SM12X = 12
@@ -47,6 +48,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         archs: as 12.1f.
         upstreams: by name.
         kernels: sha256 of the kernel library, "" for none.
+        aot: key of the set of FlashInfer's modules that were compiled ahead of time, `none` for an image without them,
+            "" for one that needs none.
+        aot_modules: sha256 of each of them.
         lock: sha256 of the runtime lock.
         base: flavor of the base, bootstrap or ngc.
         base_name: what the base was made from: a registry's reference, or the local tag.
@@ -75,6 +79,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     source: str = ""
     test_only: bool = False
+    aot: str = ""
+    aot_modules: Mapping[str, str] = {}
 
 
 def test_only(target: str, platform: Platform, archs: Sequence[Arch]) -> bool:
@@ -119,6 +125,7 @@ def labels(facts: Facts) -> dict[str, str]:
         f"{OURS}base": facts.base,
         f"{OURS}build": facts.build,
         f"{OURS}kernels": facts.kernels,
+        f"{OURS}aot": facts.aot,
         f"{OURS}lock": facts.lock,
         f"{OURS}test-only": "true" if facts.test_only else "",
     }

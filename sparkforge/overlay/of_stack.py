@@ -30,18 +30,23 @@ def overlays(store: Store, stack: Stack) -> list[Overlay]:
         BadInput: a patch holds a trap.
         CheckFailed: a source is not what is pinned, or a patch does not apply.
     """
-    found = []
-    for name, upstream in stack.upstreams.items():
-        tree = trees.of(store, stack, name)
-        found.append(
-            compute(
-                store.git(),
-                store,
-                name=name,
-                upstream=upstream,
-                pin_tree=tree.pin.tree,
-                tree=tree.id,
-                stand_ins=stand_ins(upstream),
-            )
-        )
-    return found
+    return [one(store, stack, name) for name in stack.upstreams]
+
+
+def one(store: Store, stack: Stack, name: str) -> Overlay:
+    """Overlay of one upstream, from the store or computed.
+
+    Raises:
+        BadInput: a patch holds a trap.
+        CheckFailed: a source is not what is pinned, or a patch does not apply.
+    """
+    tree, upstream = trees.of(store, stack, name), stack.upstreams[name]
+    return compute(
+        store.git(),
+        store,
+        name=name,
+        upstream=upstream,
+        pin_tree=tree.pin.tree,
+        tree=tree.id,
+        stand_ins=stand_ins(upstream),
+    )

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sparkforge import toolchain
-from sparkforge.aot import build, facts, plan
+from sparkforge.aot import build, facts, plan, record
 from sparkforge.aot.objects import RECORDS
 from sparkforge.aot.tools import Tools
 from sparkforge.errors import CheckFailed
@@ -255,3 +255,23 @@ def test_facts_of_another_shape_are_refused(tmp_path):
     (tmp_path / facts.NAME).write_text("{}")
     with pytest.raises(CheckFailed, match="no modules"):
         facts.read(tmp_path)
+
+
+def test_a_result_says_what_it_cost_and_what_of_the_series_it_stands_on(toy):
+    toy.edit("flashinfer/data/include/toy/first.h", HEADER)
+    toy.edit("flashinfer/data/include/toy/unread.h", "#pragma once\n")
+    toy.edit("flashinfer/jit/core.py", "NEW = 1\n")
+    toy.edit("flashinfer/serving.py", "NEW = 1\n")
+    wanted, made = toy.wanted(), toy.build()
+    said = json.loads(record.record(made, wanted, "invoke aot.build"))
+    assert (said["totals"]["modules"], said["totals"]["sources"], said["totals"]["objects"]) == (2, 4, 3)
+    assert said["totals"]["cpu_seconds"] > 0
+    assert said["totals"]["peak_bytes"] == max(unit["peak_bytes"] for unit in said["units"])
+    assert {path: one["read"] for path, one in said["series"].items()} == {
+        "flashinfer/data/include/toy/first.h": True,
+        "flashinfer/data/include/toy/unread.h": False,
+        "flashinfer/jit/core.py": False,  # writes commands
+    }
+    assert said["modules"][0]["units"] == 2
+    assert str(toy.store.root) not in json.dumps(said)
+    assert record.path_of(wanted.archs, ARM64).name == "aot-12.1f-arm64.json"

@@ -1,6 +1,7 @@
 """Engines that prove able here, a base, and a small stack of made wheels to build images from."""
 
 import importlib.util
+import json
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from sparkforge.engine.base import Recipe
 from sparkforge.engine.choose import candidates, proven
+from sparkforge.hashing import sha256_bytes
 from sparkforge.image import base, context
 from sparkforge.overlay import compute
 from sparkforge.paths import ROOT
@@ -90,6 +92,14 @@ class Demo:
         folder.chmod(0o700)
         return folder.parent
 
+    def modules(self, word: str) -> context.Ahead:
+        """A module that stays the same, of sources whose tree has another id for every word."""
+        folder = self.folder / "modules"
+        (folder / "probe").mkdir(parents=True, exist_ok=True)
+        (folder / "probe" / "probe.so").write_bytes(b"a module")
+        (folder / "aot.json").write_text(json.dumps({"tree": word}))
+        return context.Ahead(folder, "f" * 64, tree_id(word))
+
     def assemble(self, word: str) -> context.Context:
         return context.assemble(
             self.store,
@@ -101,6 +111,7 @@ class Demo:
             overlays={"vllm": self.overlay(word)},
             kernels=self.kernels(),
             manifest={"stack": "demo", "target": "serve", "platform": self.platform.oci, "archs": ["12.1f"]},
+            aot=self.modules(word),
         )
 
     def recipe(self, word: str, on: base.Base, tag: str, *, target="serve", build_base=None) -> Recipe:
@@ -117,6 +128,10 @@ class Demo:
         native = wheels.make(self.folder, "demo_native", "1.0", content, tag=tag)
         others = tuple(wheel for wheel in self.runtime if "native" not in wheel.name)
         return replace(self, platform=platform, runtime=(*others, native))
+
+
+def tree_id(word: str) -> str:
+    return sha256_bytes(word.encode())[:40]
 
 
 def arguments(made, on, platform, *, build_base=None):

@@ -147,6 +147,7 @@ def test_disk_is_counted_and_too_little_of_it_refused_before_work(tmp_path):
     assert docker.engine - buildah.engine == 110
     assert disk.need(**plain, engine="docker", cross=True).engine > docker.engine
     assert disk.need(**{**plain, "base_here": True}, engine="docker", cross=False).store == 10
+    assert disk.need(**plain, engine="docker", cross=False, environment=100).store == docker.store + 210
     disk.check(docker, tmp_path, Rooted(tmp_path / "not" / "there"))
     with pytest.raises(EnvironmentLacks, match="too little disk") as told:
         disk.check(disk.Need(0, 10**18, 0), tmp_path, Rooted(tmp_path))

@@ -53,3 +53,21 @@ def test_a_file_that_is_no_wheel_is_refused(demo):
     odd = replace(demo.upstream[0], name="vllm.whl")
     with pytest.raises(BadInput, match=r"no wheel's name"):
         replace(demo, upstream=(odd,)).assemble("first")
+
+
+def test_modules_stand_under_their_content_and_are_linked_from_the_tree_that_they_were_made_of(demo):
+    first, tree = demo.assemble("first"), demo.modules("first").tree
+    assert names(first.path / "aot") == ["ffffffffffffffff/probe/probe.so"]
+    link = first.path / "overlay" / "links" / "flashinfer" / "data" / "aot" / tree
+    assert str(link.readlink()) == "f" * 16
+    other = demo.assemble("other")
+    assert names(other.path / "aot") == names(first.path / "aot")
+    assert not link.is_symlink()
+
+
+def test_an_image_without_modules_has_no_link(demo):
+    bare = replace(demo)
+    object.__setattr__(bare, "modules", lambda _: None)
+    made = bare.assemble("first")
+    assert names(made.path / "aot") == []
+    assert list((made.path / "overlay" / "links").iterdir()) == []

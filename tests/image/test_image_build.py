@@ -38,7 +38,7 @@ def test_an_edit_of_a_patch_is_in_the_image_and_rebuilds_nothing_below_the_overl
     assert (code, "other" in said) == (0, True), said
     after = engine.layers(TAG)
     changed = difference(before, after)
-    below = ["base", "runtime", "home", "upstreams", "kernels"]
+    below = ["base", "runtime", "home", "upstreams", "modules", "kernels"]
     assert len(changed.kept) == len(below), changed
     assert changed.new
     assert changed.new_bytes is not None
@@ -49,6 +49,23 @@ def test_an_edit_of_a_patch_is_in_the_image_and_rebuilds_nothing_below_the_overl
     assert former not in listed.stdout.split(), "the image that was replaced is left behind"
     again = [layer.digest for layer in engine.layers(TAG)]
     assert again[: len(below)] == [layer.digest for layer in before[: len(below)]]
+
+
+def test_flashinfers_modules_are_found_by_the_tree_of_the_overlay(engine, root_image, demo, image):
+    found = "import pathlib, vllm; [print(p.read_text(), p) for p in pathlib.Path(vllm.__file__).parents[1].glob('%s')]"
+    pattern = "flashinfer/data/aot/{}/probe/probe.so"
+    for word in ("first", "other", "first"):
+        recipe = demo.recipe(word, root_image, TAG)
+        engine.build(recipe)
+        tree = recipe.context.joinpath("overlay", "links", "flashinfer", "data", "aot").iterdir()
+        code, said = run(engine, "python", "-c", found % pattern.format(next(tree).name))
+        assert code == 0, said
+        assert "a module" in said
+        code, said = run(
+            engine, "sh", "-c", "echo names $(ls /opt/venv/lib/python3*/site-packages/flashinfer/data/aot)"
+        )
+        (names,) = [line.split()[1:] for line in said.splitlines() if line.startswith("names")]
+        assert len(names) == 2, names  # the modules, and no link of another tree
 
 
 def test_runtime_upstream_kernels_and_toolkit_are_there(engine, image):

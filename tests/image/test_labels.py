@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from sparkforge.arch import parse_archs
@@ -55,6 +56,15 @@ def test_an_image_that_no_machine_could_serve_from_is_named_so(target, platform,
     parsed = parse_archs(archs)
     assert labels.test_only(target, platform, parsed) is only
     assert labels.tag("s", target, platform, parsed).endswith("test-only") is only
+
+
+def test_an_image_says_which_modules_it_has_or_that_it_has_none():
+    with_them = msgspec.structs.replace(FACTS, aot="a" * 64, aot_modules={"sampling": "f" * 64})
+    assert labels.labels(with_them)["dev.sparkforge.aot"] == "a" * 64
+    assert labels.manifest(with_them)["aot_modules"] == {"sampling": "f" * 64}
+    without = msgspec.structs.replace(FACTS, aot=labels.NO_MODULES)
+    assert labels.labels(without)["dev.sparkforge.aot"] == "none"
+    assert "dev.sparkforge.aot" not in labels.labels(FACTS)
 
 
 def test_the_difference_of_two_builds():

@@ -1,0 +1,78 @@
+"""Tasks on FlashInfer's modules, compiled ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+from invoke.context import Context
+from invoke.tasks import task
+
+from sparkforge import console
+from sparkforge.aot.facts import Module
+from sparkforge.cli.common import JSON, STACK, opened, put
+from sparkforge.paths import shown
+from sparkforge.store import write_file
+
+_ARCH = "architectures of SM12x, such as 12.1f"
+_PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
+
+
+@task(
+    help={
+        "arch": _ARCH,
+        "platform": _PLATFORM,
+        "jobs": "compilers at once; one a core where none is said, fewer where memory is short",
+        "record": "write what it cost and what it was made of to results/flashinfer",
+        "json": JSON,
+        "stack": STACK,
+    }
+)
+def build(
+    _: Context,
+    arch: str = "12.1f",
+    platform: str = "",
+    jobs: int = 0,
+    record: bool = False,
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
+    """Compile FlashInfer's modules for gpt-oss; objects whose sources did not change are not compiled again."""
+    from sparkforge.aot import record as results
+    from sparkforge.build import modules, request
+
+    of_stack, store = opened(stack, as_json=json)
+    asked = request.parse(of_stack, arch=arch, platform=platform, jobs=jobs)
+    wanted = modules.alone(store, of_stack, asked)
+    made = modules.made(store, of_stack, asked, wanted)
+    console.say(f"{made.folder}: {made.words}")
+    if record:
+        path = results.path_of(asked.archs, asked.platform)
+        command = f"invoke aot.build --arch {arch} --platform {asked.platform.oci} --record"
+        write_file(path, results.record(made, wanted, command))
+        console.say(f"{shown(path)} is written")
+    if json:
+        said = msgspec.to_builtins(made.facts)
+        put({"folder": str(made.folder), "compiled": made.compiled, "linked": made.linked, **said})
+    else:
+        print(_table(made.facts.modules))
+
+
+@task(name="list", help={"arch": _ARCH, "platform": _PLATFORM, "json": JSON, "stack": STACK})
+def names(_: Context, arch: str = "12.1f", platform: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
+    """Name the modules and their sources, and say which objects the store has; compiles nothing."""
+    from sparkforge.build import modules, request
+
+    of_stack, store = opened(stack, as_json=json)
+    asked = request.parse(of_stack, arch=arch, platform=platform)
+    found = modules.listed(store, of_stack, modules.alone(store, of_stack, asked))
+    if json:
+        put([{"module": one.name, "sources": one.sources} for one in found])
+        return
+    rows = [(one.name, len(one.sources), sum(one.sources.values())) for one in found]
+    print(console.table(("module", "sources", "in the store"), rows))
+
+
+def _table(modules: Iterable[Module]) -> str:
+    rows = [(one.name, console.mib(one.size), ", ".join(one.needed)) for one in modules]
+    return console.table(("module", "size", "needs"), rows)
