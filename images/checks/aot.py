@@ -5,8 +5,8 @@
 Runs in the environment that is asked about. vLLM's own code for gpt-oss is run on a device that is not here
 (`aot_device`): attention with sinks, the MXFP4 MoE with its weights and its tuning, the sampler (`aot_routes`).
 Whatever module it asks FlashInfer for must be found ahead of time, load, and have every function that is looked up on
-it (`aot_record`); nothing is compared with any list of modules. No compiler can be reached: PATH is an empty folder,
-CUDA_HOME is none, FLASHINFER_DISABLE_JIT is set. Exit status: 0 all of it, 1 something is missing or a route does not
+it (`aot_record`); nothing is compared with any list of modules. No compiler can be reached: PATH and CUDA_HOME are
+empty folders, FLASHINFER_DISABLE_JIT is set. Exit status: 0 all of it, 1 something is missing or a route does not
 run, 2 for words that cannot be read.
 """
 
@@ -16,6 +16,7 @@ import argparse
 import ctypes
 import json
 import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -28,11 +29,14 @@ STUB = Path("/opt/sparkforge/cuda/lib64/stubs/libcuda.so")
 
 def scrub(folder: Path) -> None:
     """Take every compiler away, and every place where an earlier run may have left something."""
-    for name in ("CUDA_HOME", "CUDA_PATH", "CUDACXX", "CC", "CXX", "FLASHINFER_NVCC", "NVCC_PREPEND_FLAGS"):
+    for name in ("CUDACXX", "CC", "CXX", "FLASHINFER_NVCC", "NVCC_PREPEND_FLAGS"):
         os.environ.pop(name, None)
     (folder / "bin").mkdir()
     os.environ |= {
         "PATH": str(folder / "bin"),
+        # No toolkit is in it; where these are not set, FlashInfer and torch look in the usual places.
+        "CUDA_HOME": str(folder),
+        "CUDA_PATH": str(folder),
         "FLASHINFER_DISABLE_JIT": "1",
         "FLASHINFER_WORKSPACE_BASE": str(folder),
         "VLLM_CACHE_ROOT": str(folder / "vllm"),
@@ -43,6 +47,14 @@ def scrub(folder: Path) -> None:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
     }
+
+
+def compiler() -> str:
+    """The CUDA compiler that FlashInfer would call; "" for none."""
+    from flashinfer.jit import cpp_ext  # noqa: PLC0415  as in `run`
+
+    nvcc = Path(os.environ.get("FLASHINFER_NVCC") or Path(cpp_ext.get_cuda_path(), "bin", "nvcc"))
+    return str(nvcc) if nvcc.exists() else shutil.which("nvcc") or ""
 
 
 def driver(stub: Path) -> str:
@@ -99,12 +111,12 @@ def run(capability: tuple[int, int], *, xqa: bool, without: str) -> dict[str, An
         asked = sorted(name for name, module in recorder.modules.items() if route.name in module.routes)
         ran.append({"route": route.name, "env": route.env, "asked": asked, "failed": why})
     modules = [vars(module) | {"missing": module.missing()} for module in recorder.modules.values()]
-    return {"modules": modules, "routes": ran}
+    return {"compiler": compiler(), "modules": modules, "routes": ran}
 
 
 def problems(found: dict[str, Any]) -> list[str]:
     """Everything that is wrong, a line each."""
-    lines = []
+    lines = [f"a compiler can be reached: {found['compiler']}"] if found["compiler"] else []
     for module in found["modules"]:
         if module["problem"]:
             lines.append(f"module {module['name']}: {module['problem']} (asked for by: {module['routes'][0]})")

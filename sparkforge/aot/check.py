@@ -35,7 +35,7 @@ _UPSTREAM = "flashinfer"
 _TREE = f"{OURS}tree."
 _INSIDE = "/run/sparkforge-checks"
 _PYTHON = "/opt/venv/bin/python"
-_SECONDS = 900.0
+_SECONDS = 1800.0  # a minute, on a machine with nothing else to do
 _OUT = "found.json"
 
 
@@ -84,6 +84,7 @@ class Report(msgspec.Struct, frozen=True):
 
     Attributes:
         capability: of the device that was not there.
+        compiler: that could be reached; "" for none, as it must be.
         driver: library that stood for the driver's: its own name, or the path of a stub.
         modules: in the order in which they were asked for first.
         routes: that were run.
@@ -91,6 +92,7 @@ class Report(msgspec.Struct, frozen=True):
     """
 
     capability: str
+    compiler: str
     driver: str
     modules: list[Module]
     routes: list[Ran]

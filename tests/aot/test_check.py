@@ -164,13 +164,15 @@ def test_a_module_from_elsewhere_or_from_nowhere_is_a_problem(recorder, tmp_path
 
 def test_every_kind_of_problem_is_a_line():
     module = {"name": "m", "problem": "", "missing": [], "routes": ["r"]}
-    fine = {"modules": [module], "routes": [{"route": "r", "failed": "", "asked": ["m"]}]}
+    fine = {"compiler": "", "modules": [module], "routes": [{"route": "r", "failed": "", "asked": ["m"]}]}
     assert aot.problems(fine) == []
     wrong = {
+        "compiler": "/usr/bin/nvcc",
         "modules": [module | {"problem": "is not there"}, module | {"name": "n", "missing": ["plan"]}],
         "routes": [{"route": "r", "failed": "it never came to run_moe", "asked": []}],
     }
     assert aot.problems(wrong) == [
+        "a compiler can be reached: /usr/bin/nvcc",
         "module m: is not there (asked for by: r)",
         "module n: it has no plan",
         "route r: it never came to run_moe",
@@ -186,8 +188,10 @@ def test_no_compiler_is_left(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "before")
     monkeypatch.setenv("VLLM_NO_USAGE_STATS", "before")
     aot.scrub(tmp_path)
-    assert not {"CUDA_HOME", "CUDA_PATH", "FLASHINFER_NVCC", "CXX"} & set(aot.os.environ)
+    assert not {"FLASHINFER_NVCC", "CXX"} & set(aot.os.environ)
     assert list(Path(aot.os.environ["PATH"]).iterdir()) == []
+    assert not Path(aot.os.environ["CUDA_HOME"], "bin", "nvcc").exists()
+    assert aot.os.environ["CUDA_HOME"] == aot.os.environ["CUDA_PATH"] == str(tmp_path)
     assert aot.os.environ["FLASHINFER_DISABLE_JIT"] == "1"
 
 
@@ -213,7 +217,7 @@ class Engine:
         self.removed += 1
 
 
-SAID = b"""{"capability": "12.1", "driver": "stub", "problems": ["module m: is not there"], "routes":
+SAID = b"""{"capability": "12.1", "compiler": "", "driver": "stub", "problems": ["module m: is not there"], "routes":
  [{"route": "r", "env": {}, "asked": ["m"], "failed": ""}], "modules": [{"name": "m", "routes": ["r"], "file": "",
  "problem": "is not there", "functions": {"f": true}, "methods": {}, "calls": {"f": 1}, "missing": []}]}"""
 
