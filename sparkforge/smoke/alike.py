@@ -1,6 +1,6 @@
 """Whether two answers are one answer: everything must be equal, but for what is listed here.
 
-- Ids and times (`VARYING`) must be there and of the same type.
+- Ids, times and where the weights lie (`VARYING`) must be there and of the same type.
 - Files in error messages are named from site-packages on.
 - Of several types with one name, which one keeps it in /openapi.json and which ones get their module's name in front
   changes from one start of the same server to the next: the types of one name are compared as a set.
@@ -30,6 +30,7 @@ VARYING = (
     ("*", "id"),  # the same in each event of a stream
     ("*", "created"),
     ("data", "*", "created"),  # of /v1/models
+    ("data", "*", "root"),  # the weights' directory, another one in a container
     ("data", "*", "permission", "*", "id"),
     ("data", "*", "permission", "*", "created"),
 )

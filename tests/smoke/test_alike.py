@@ -103,8 +103,8 @@ def test_all_else_must_be_equal_and_the_place_is_named(path, new):
 
 
 def test_ids_elsewhere_are_no_ids_of_a_run():
-    models = {"data": [{"id": "smoke", "created": 1, "permission": [{"id": "p-1", "created": 1}]}]}
-    other = {"data": [{"id": "smoke", "created": 2, "permission": [{"id": "p-2", "created": 2}]}]}
+    models = {"data": [{"id": "smoke", "created": 1, "root": "/a", "permission": [{"id": "p-1", "created": 1}]}]}
+    other = {"data": [{"id": "smoke", "created": 2, "root": "/b", "permission": [{"id": "p-2", "created": 2}]}]}
     assert seen(WHOLE, models, other) == ""
     assert "data[0].id" in seen(WHOLE, models, changed(other, ("data", 0, "id"), "forge"))
 
