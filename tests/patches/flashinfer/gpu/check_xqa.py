@@ -1,16 +1,24 @@
-"""XQA decode with sinks where several CTAs share a sequence, run many times against float32 from the definition.
+"""XQA decode with sinks where several CTAs share a sequence: run many times, and with the race of F-11 provoked.
 
-    PYTHONPATH=<patched package> python check_xqa.py [--json result.json] [--runs 200]
+    PYTHONPATH=<patched package> python check_xqa.py [--json result.json] [--pin <pin's package>] [--runs 1000]
 
-On sm_90 with a BF16 cache this is the same mha.cu as on SM12x, without the fences of sm_121. The race that it looks
-for, a CTA that stores its part over the merged output, shows as an output that changes from run to run; the
-unpatched kernel can be put beside it. Exit status 1 if an error is too large or a run differs from the first.
+On sm_90 with a BF16 cache this is the same mha.cu as on SM12x, without the fences of sm_121. The race: every CTA of a
+sequence stores its output tile, and one that is slow stores its part over the result that the last one merged.
+Each case runs against float32 from the definition, then `--runs` times beside memory traffic on another stream, and
+must not change by a bit: the parts are merged in a fixed order. Then the same with a test-only build of mha.cu in which
+every CTA but the last waits for some 0.2 ms before that store: the pin must be wrong there, in every case in which CTAs
+share a sequence, or this check sees nothing; the patched kernel must be right. Exit status 1 if any of that is not so.
+Whether the pin shows the race without the wait is recorded, not judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,65 +30,184 @@ import sink_cases as cases
 
 RMS, LARGEST = 1.0e-2, 3.0e-2
 PAGE = 16
+ANCHOR = "      bool const isLastCta = mbsmem.isLastCta;\n"
+WAIT = "      if (!isLastCta) {\n        __nanosleep(100000);\n        __nanosleep(100000);\n      }\n"
+LENGTHS = (
+    [1], [129], [4097], [20000], [131072], [131071, 1], [1, 130, 4097, 8191], [65536, 257, 30000, 1],
+    [1, 2048, 300, 129, 4095, 17, 8192, 640], [2048, 1] * 8, [257] * 16,
+)  # fmt: skip
 
 
-def run(case: cases.Case, buffers: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    from flashinfer.xqa import xqa
+def module(window: int, *, delayed: bool):
+    """JitSpec of the BF16 module, with the wait planted where `delayed`."""
+    from flashinfer.jit import env as jit_env
+    from flashinfer.jit.xqa import gen_xqa_module
 
-    batch, heads = len(case.lengths), case.sinks.numel()
-    most = max(-(-length // PAGE) for length in case.lengths)
-    table = torch.zeros(batch, most, dtype=torch.int32, device="cuda")
-    bounds = case.indptr.tolist()
-    for request in range(batch):
-        pages = case.indices[bounds[request] : bounds[request + 1]]
-        table[request, : pages.numel()] = pages
-    out = torch.full((batch, 1, heads, cases.HEAD_DIM), float("nan"), dtype=case.q.dtype, device="cuda")
-    workspace, semaphores = buffers
-    xqa(
-        case.q.view(batch, 1, heads, cases.HEAD_DIM), case.k, case.v, table,
-        torch.tensor(case.lengths, dtype=torch.uint32, device="cuda").view(batch, 1), out, workspace, semaphores,
-        heads // cases.GROUP, PAGE, sinks=case.sinks.view(-1, cases.GROUP),
-        sliding_win_size=case.window + 1 if case.window >= 0 else 0, kv_layout=case.layout,
-    )  # fmt: skip
-    return out.view(batch, heads, cases.HEAD_DIM)
+    bf16 = torch.bfloat16
+    spec = gen_xqa_module(bf16, bf16, PAGE, cases.HEAD_DIM, cases.GROUP, window >= 0, bf16)
+    if not delayed:
+        return spec
+    (mha,) = [source for source in spec.sources if source.name == "mha.cu"]
+    text = mha.read_text()
+    assert text.count(ANCHOR) == 1, f"{mha} has no one place for the wait"
+    planted = Path(jit_env.FLASHINFER_WORKSPACE_DIR) / "planted/mha.cu"
+    planted.parent.mkdir(parents=True, exist_ok=True)
+    text = text.replace(ANCHOR, ANCHOR + WAIT)
+    if not planted.exists() or planted.read_text() != text:  # a new date would compile it again
+        planted.write_text(text)
+    return dataclasses.replace(
+        spec,
+        name=spec.name + "_delayed",
+        sources=[planted if source == mha else source for source in spec.sources],
+        extra_include_dirs=[*(spec.extra_include_dirs or []), mha.parent],
+    )
+
+
+def build() -> None:
+    from flashinfer.jit import build_jit_specs
+
+    build_jit_specs([module(window, delayed=delayed) for window in (-1, 127) for delayed in (False, True)])
+
+
+class Kernel:
+    """One case's call, over buffers of its own."""
+
+    def __init__(self, case: cases.Case) -> None:
+        self.case = case
+        self.batch, self.heads = len(case.lengths), case.sinks.numel()
+        most = max(-(-length // PAGE) for length in case.lengths)
+        self.table = torch.zeros(self.batch, most, dtype=torch.int32, device="cuda")
+        bounds = case.indptr.tolist()
+        for request in range(self.batch):
+            pages = case.indices[bounds[request] : bounds[request + 1]]
+            self.table[request, : pages.numel()] = pages
+        self.lengths = torch.tensor(case.lengths, dtype=torch.int32, device="cuda").view(torch.uint32).view(-1, 1)
+        self.q = case.q.view(self.batch, 1, self.heads, cases.HEAD_DIM)
+        self.out = torch.empty_like(self.q)
+        self.workspace = torch.zeros(256 << 20, dtype=torch.uint8, device="cuda")
+        self.semaphores = torch.zeros(1 << 16, dtype=torch.int32, device="cuda").view(torch.uint32)
+        # As launchMHAFlashInfer chooses: CTAs of a sequence, if its KV has that many tiles.
+        processors = torch.cuda.get_device_properties(0).multi_processor_count
+        self.shared = max(1, processors // (self.batch * (self.heads // cases.GROUP))) > 1 and most * PAGE > 256
+
+    def __call__(self) -> torch.Tensor:
+        from flashinfer.xqa import xqa
+
+        self.out.fill_(float("nan"))
+        xqa(
+            self.q, self.case.k, self.case.v, self.table, self.lengths, self.out, self.workspace, self.semaphores,
+            self.heads // cases.GROUP, PAGE, sinks=self.case.sinks.view(-1, cases.GROUP),
+            sliding_win_size=self.case.window + 1 if self.case.window >= 0 else 0, kv_layout=self.case.layout,
+        )  # fmt: skip
+        return self.out.view(self.batch, self.heads, cases.HEAD_DIM)
+
+
+def numbers(runs: int) -> dict:
+    """Every case, as the tree has the kernel and with the wait planted."""
+    import flashinfer
+    from flashinfer.jit import env as jit_env
+
+    python = importlib.import_module("flashinfer.xqa")  # the package has a function of that name
+
+    traffic = torch.zeros(1 << 29, dtype=torch.uint8, device="cuda"), torch.zeros(1 << 29, dtype=torch.uint8, device="cuda")
+    beside, rows = torch.cuda.Stream(), []
+    for delayed in (False, True):
+        python.get_xqa_module.cache_clear()
+        python.gen_xqa_module = lambda *args, delayed=delayed, **_: module(127 if args[5] else -1, delayed=delayed)
+        repeats = max(1, runs // 20) if delayed else runs
+        for window in (-1, 127):
+            for seed, lengths in enumerate(LENGTHS):
+                case = cases.make(lengths, page_size=PAGE, window=window, seed=400 + seed)
+                kernel, want = Kernel(case), cases.reference(case)[0]
+                print(f"wait {delayed}, window {window}, {lengths}", file=sys.stderr, flush=True)
+                first = kernel().clone()
+                rms, largest = map(max, zip(*cases.error(case, first, want), strict=True))
+                differ = torch.zeros((), dtype=torch.int64, device="cuda")
+                worst = torch.zeros((), device="cuda")
+                for number in range(repeats):
+                    if number % 50 == 0:
+                        with torch.cuda.stream(beside):
+                            traffic[0].copy_(traffic[1])
+                    got = kernel()
+                    differ += (got != first).any()
+                    if number % 20 == 0:
+                        worst = torch.maximum(worst, (got.float() - want).abs().max().nan_to_num(float("inf")))
+                torch.cuda.synchronize()
+                rows.append({
+                    "delayed": delayed, "window": window, "lengths": lengths, "shared": kernel.shared, "runs": repeats,
+                    "rms": rms, "largest": largest, "differ": int(differ),
+                    "worst": float(worst) / float(want.abs().max()),
+                })  # fmt: skip
+    return {"flashinfer": flashinfer.__version__, "tree": getattr(jit_env, "FLASHINFER_TREE_ID", "") or "unpatched", "rows": rows}
+
+
+def right(row: dict) -> bool:
+    return row["differ"] == 0 and row["rms"] <= RMS and row["largest"] <= LARGEST and row["worst"] <= LARGEST
+
+
+def child(words: list[str], package: Path | None) -> str:
+    environment = dict(os.environ)
+    if package:
+        base = Path(environment.get("FLASHINFER_WORKSPACE_BASE", Path.home()))
+        environment |= {
+            "PYTHONPATH": os.pathsep.join([str(package), environment.get("PYTHONPATH", "")]),
+            "FLASHINFER_WORKSPACE_BASE": str(base / "pin-xqa"),
+        }
+    done = subprocess.run([sys.executable, __file__, *words], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--pin", type=Path, help="folder with the unpatched `flashinfer` package")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--build", action="store_true", help="compile only")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    import flashinfer
-    from flashinfer.jit import env as jit_env
+    if options.inside:
+        build() if options.build else print(json.dumps(numbers(options.runs)))
+        return 0
+    packages = {"patched": None} | ({"pin": options.pin.resolve()} if options.pin else {})
+    if options.build:
+        for package in packages.values():
+            child(["--inside", "--build"], package)
+        return 0
+    found = {}
+    for name, package in packages.items():
+        found[name] = json.loads(child(["--inside", "--runs", str(options.runs)], package).splitlines()[-1])
 
-    buffers = (
-        torch.zeros(256 << 20, dtype=torch.uint8, device="cuda"),
-        torch.zeros(1 << 16, dtype=torch.uint32, device="cuda"),
-    )
-    failures, rows = [], []
-    print(f"{'window':>6} {'batch':>5} {'longest':>8} {'rms':>9} {'largest':>9} {'runs that differ':>17}")
-    for window in (-1, 127):
-        for seed, lengths in enumerate(([1], [129], [4097], [20000], [1, 130, 4097, 8191], [257] * 16, [2048, 1] * 8)):
-            case = cases.make(lengths, page_size=PAGE, window=window, seed=400 + seed)
-            first = run(case, buffers)
-            rms, largest = map(max, zip(*cases.error(case, first, cases.reference(case)[0]), strict=True))
-            differ = sum(not torch.equal(first, run(case, buffers)) for _ in range(options.runs))
-            print(f"{window:6} {len(lengths):5} {max(lengths):8} {rms:9.2e} {largest:9.2e} {differ:17}")
-            rows.append({"window": window, "lengths": lengths, "rms": rms, "largest": largest, "differ": differ})
-            if differ or not (rms <= RMS and largest <= LARGEST):
-                failures.append(f"window {window}, {lengths}: rms {rms:.2e}, {differ} of {options.runs} runs differ")
+    failures = []
+    print(f"{'tree':8} {'wait':>5} {'window':>6} {'batch':>5} {'longest':>8} {'shared':>6} {'rms':>9} {'worst':>9} {'differ':>11}")
+    for name, of in found.items():
+        for row in of["rows"]:
+            what = f"{name}, {'with' if row['delayed'] else 'without'} wait, window {row['window']}, {row['lengths']}"
+            print(
+                f"{name:8} {row['delayed']!s:>5} {row['window']:6} {len(row['lengths']):5} {max(row['lengths']):8} "
+                f"{row['shared']!s:>6} {row['rms']:9.2e} {row['worst']:9.2e} {row['differ']:5}/{row['runs']:5}"
+            )
+            if name == "patched" and not right(row):
+                failures.append(f"{what}: rms {row['rms']:.2e}, {row['differ']} of {row['runs']} runs differ")
+            if name == "pin" and row["delayed"] and row["shared"] and right(row):
+                failures.append(f"{what}: the race was provoked and not seen")
+    natural = [row for row in found.get("pin", {}).get("rows", ()) if not row["delayed"]]
+    summary = {"pin_runs_without_wait": sum(row["runs"] for row in natural), "of_them_wrong": sum(row["differ"] for row in natural)}
+    print(json.dumps(summary))
     for failure in failures:
         print(f"FAILED {failure}")
     if options.json:
+        import flashinfer
+
         options.json.write_text(
             json.dumps(
                 {
                     "check": "xqa", "ok": not failures, "device": torch.cuda.get_device_name(),
                     "capability": list(torch.cuda.get_device_capability()), "torch": torch.__version__,
-                    "cuda": torch.version.cuda, "flashinfer": flashinfer.__version__,
-                    "tree": getattr(jit_env, "FLASHINFER_TREE_ID", ""), "runs": options.runs, "rows": rows,
-                    "failures": failures,
-                }
+                    "cuda": torch.version.cuda, "flashinfer": flashinfer.__version__, "tree": found["patched"]["tree"],
+                    "limits": {"rms": RMS, "largest": LARGEST}, "summary": summary, "failures": failures,
+                    "runs": found,
+                },
+                indent=1,
             )
             + "\n"
         )  # fmt: skip
