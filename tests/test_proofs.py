@@ -12,7 +12,8 @@ import pytest
 
 from sparkforge.errors import BadInput, CheckFailed
 from sparkforge.paths import RESULTS, ROOT
-from sparkforge.proofs import listing, stamp
+from sparkforge.proofs import __main__ as command
+from sparkforge.proofs import listing, stamp, verbs
 from sparkforge.proofs.listing import Proof, State
 from sparkforge.proofs.sources import Sources
 from sparkforge.recipes import File, Upstream, load_stack
@@ -242,3 +243,58 @@ def test_a_result_that_names_no_tree_needs_one(stamped):
     path.write_text("{}")
     with pytest.raises(BadInput, match="does not say which tree of demo"):
         stamp.stamp(path, proof, Sources({"demo": upstream()}, forge.root), forge.git)
+
+
+@pytest.fixture
+def checkout(stamped, monkeypatch):
+    """The verbs at work on the small checkout."""
+    forge, path, proof = stamped
+    monkeypatch.setattr(verbs, "ROOT", forge.root)
+    monkeypatch.setattr(verbs, "listed", lambda: {"x.json": proof})
+    monkeypatch.setattr(verbs, "rows", lambda sources: listing.rows(sources, {"x.json": proof}, root=forge.root))
+    monkeypatch.setattr(verbs.Sources, "of", lambda stack: Sources(stack.upstreams, forge.root))
+    stack = msgspec.structs.replace(load_stack(), upstreams={"demo": upstream()})
+    monkeypatch.setattr(command, "load_stack", lambda: stack)
+    store = type("Kept", (), {"git": lambda _: forge.git})()
+    monkeypatch.setattr(command.Store, "open", lambda: store)
+    return forge, path
+
+
+def test_the_list_names_what_repeats_a_stale_proof(checkout, capsys):
+    forge, _ = checkout
+    assert command.main([]) == 0
+    assert "repeat with" not in capsys.readouterr().out
+    edit_script(forge)
+    assert command.main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "stale" in said
+    assert f"x.json: repeat with\n    {PROOF.repeat}" in said
+
+
+def test_a_result_is_stamped_by_its_path(checkout, capsys):
+    forge, path = checkout
+    edit_script(forge)
+    assert command.main(["stamp", str(path)]) == 0
+    assert "stale" not in verbs.table(command.load_stack())
+    assert command.main(["stamp", str(path), "--tree", f"demo={'1' * 40}"]) == 2
+    assert "the store has no tree" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stamp", "elsewhere.json"], "elsewhere.json is not listed"),
+        (["stamp", "{x}", "--tree", "demo"], "'demo' names no tree"),
+        (["stamp", "{x}", "--tree", "other=1"], "'other=1' names no tree"),
+    ],
+)
+def test_wrong_words_are_sentences(checkout, capsys, words, said):
+    _, path = checkout
+    assert command.main([str(path) if word == "{x}" else word for word in words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_verb_without_its_file_is_wrong_usage(checkout):
+    for words in (["stamp"], ["list", "x.json"]):
+        with pytest.raises(SystemExit):
+            command.main(words)
