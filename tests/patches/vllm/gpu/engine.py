@@ -7,7 +7,10 @@ let through on this device, "counters": module with the fake kernels' counters o
   {"do": "generate", "key", "prompts": [[ids]], "tokens": n or [n], "tops": k or null}
   {"do": "score", "key", "sequences": [{"prompt", "reply", "top_ids"?}] or "of": a step, "keep": all logits or not}
   {"do": "soak", "key", "catalogue": [{"prompt", "tokens", "reply"}], "seconds", "seed"}
-OUT.json takes what is small, OUT.npz the arrays. Logits are read where the model hands them over, in this process.
+  {"do": "hidden", "key", "sequences": [{"prompt", "reply"}]}     what logits are computed from, at each reply's places
+  {"do": "faults", "key", "prompts", "tokens"}                    replies with a fault in one part of one layer
+  {"do": "recorded", ...a soak's, "beside"}                       a soak whose every replay is compared (record.py)
+With "record" every graph is kept readable. OUT.json takes what is small, OUT.npz the arrays. Logits are read where the model hands them over, in this process.
 """
 
 from __future__ import annotations
@@ -20,7 +23,9 @@ from pathlib import Path
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
+import faults
 import numpy as np
+import recorded
 import soak
 import torch
 import watch
@@ -86,6 +91,32 @@ def score(llm, step: dict, arrays: dict) -> dict:
     return {"scored": logged}
 
 
+def hidden(llm, step: dict, arrays: dict) -> dict:
+    """What the layers make of each prompt and reply, in one prefill: rows from which the reply's tokens are chosen."""
+    rows = []
+    for sequence in step["sequences"]:
+        whole = sequence["prompt"] + sequence["reply"]
+        with watch.hidden() as seen:
+            llm.generate([{"prompt_token_ids": whole}], params(1, prompt_logprobs=0), use_tqdm=False)
+        found = [one for one in seen if one.shape[0] == len(whole) - 1]
+        if len(found) != 1:
+            raise RuntimeError(f"{[tuple(one.shape) for one in seen]} seen, none of {len(whole) - 1} rows")
+        rows.append(found[0][len(sequence["prompt"]) - 1 :].cpu())
+    arrays[step["key"]] = torch.cat(rows).numpy()
+    return {"places": len(arrays[step["key"]])}
+
+
+def planted(llm, step: dict, arrays: dict) -> dict:
+    """Replies with each fault in each layer, and without any at the end."""
+    model = watch.runner_of(llm).get_model()
+    found = {}
+    for layer in range(len(model.model.layers)):
+        for kind in faults.KINDS:
+            with faults.planted(model, layer, kind):
+                found[f"{kind}, layer {layer}"] = generate(llm, step, arrays)["replies"]
+    return {"faults": found, "healed": generate(llm, step, arrays)["replies"]}
+
+
 def main(path: Path) -> None:
     """Do the job; whatever fails ends the process with a traceback and a status that is not 0."""
     job = json.loads(path.read_text())
@@ -95,6 +126,8 @@ def main(path: Path) -> None:
     asked: dict[str, list] = {}
     if job.get("open_gate"):
         watch.open_gate()
+    if job.get("record"):  # before the counters: they count what it lets through
+        recorded.RECORDER.install()
     watch.install()
     from vllm import LLM
 
@@ -104,7 +137,10 @@ def main(path: Path) -> None:
     result |= watch.facts(llm)
     if job.get("counters"):
         watch.count_kernels(job["counters"])
-    done = {"generate": generate, "score": score, "soak": soak.soak}
+    done = {
+        "generate": generate, "score": score, "soak": soak.soak, "hidden": hidden, "faults": planted,
+        "recorded": recorded.recorded,
+    }  # fmt: skip
     try:
         for step in job["steps"]:
             if step.get("of"):  # what this engine said itself, in an earlier step

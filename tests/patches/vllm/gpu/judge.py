@@ -198,8 +198,8 @@ class Judge:
             "replies": len(mine), "equal": equal, "tokens": tokens, "tokens before a difference": same,
             **{step: {key: value for key, value in facts.get(step, {}).items() if key != "replies"} for step in ("main", "mixed")},
         }
-        replayed = sum(facts.get(step, {}).get("replays", 0) for step in ("main", "mixed"))
-        drafted = sum(facts.get(step, {}).get("drafted", 0) for step in ("main", "mixed"))
+        sum_of = lambda key: sum(facts.get(step, {}).get(key, 0) for step in ("main", "mixed"))  # noqa: E731
+        replayed, drafted = sum_of("replays"), sum_of("drafted")
         said = f"{equal} of {len(mine)} replies equal, {replayed} replays{f', {drafted} drafted' if drafted else ''}{more}"
         right = equal == len(mine)
         if not right:
@@ -210,8 +210,16 @@ class Judge:
             else:
                 right = found["finite"] and found["largest"] <= REGRET_LIMIT
                 said += f", near ties: regret {found['largest']:.3f} (limit {REGRET_LIMIT})"
-        if any(word in job for word in ("full", "default")) and not replayed:
-            right, said = False, said + ", NO GRAPH WAS REPLAYED"
+        if any(word in job for word in ("full", "default")):
+            whole, uniform, mode = sum_of("replays FULL"), sum_of("uniform"), str(facts.get("graphs", ""))
+            # A whole graph is for decode of as many tokens by each request, one and its drafts. Where n-gram finds no
+            # draft for one of them the batch is not uniform, and without pieces nothing is there to be replayed.
+            if "FULL" in mode and whole != uniform:
+                right, said = False, said + f", {whole} WHOLE GRAPHS REPLAYED IN {uniform} UNIFORM BATCHES"
+            elif not replayed and (uniform or "PIECEWISE" in mode):
+                right, said = False, said + ", NO GRAPH WAS REPLAYED"
+            elif not replayed:
+                said += ", no batch was uniform: no graph to replay"
         self.add(section, name, verdict(right), said, **numbers)
 
 
@@ -273,31 +281,6 @@ def kernels(judge: Judge, section: str, name: str, job: str, base: str | None) -
         conditions += [eager == ran, any(called[key] < ran[key] for key in ran)]
         said += f", eager {eager}"
     judge.add(section, name, verdict(*conditions), said, ran=ran, called=called)
-
-
-def soak(judge: Judge, name: str) -> None:
-    """One soak: nothing failed, and each reply is that of eager, or a near tie."""
-    section = "soak"
-    if judge.missing(section, name, name):
-        return
-    found = (judge.pool.json(name) or {}).get("soak", {"failed": "wrote nothing"})
-    numbers = {key: value for key, value in found.items() if key != "kept"}
-    kept = [(one["prompt"], one["reply"]) for one in found.get("kept", [])]
-    regret = judge.regret(kept) if kept else {"largest": 0.0, "finite": True, "places": 0}
-    said = (
-        f"{found.get('replays', 0)} replays, {found.get('compositions', 0)} batches, {found.get('mixed', 0)} mixed, "
-        f"{found.get('equal', 0)} replies equal, {found.get('differing', 0)} not"
-    )
-    conditions = [found.get("failed") is None, found.get("replays", 0) > 0, found.get("equal", 0) > 0]
-    if found.get("failed"):
-        said = f"{found['failed'][:80]}; {said}"
-    if regret is None:
-        said += ", not scored"
-        conditions.append(False)
-    else:
-        conditions += [regret["finite"], regret["largest"] <= REGRET_LIMIT]
-        said += f", regret {regret['largest']:.3f}"
-    judge.add(section, name, verdict(*conditions), said, **numbers, regret=regret)
 
 
 def as_json(checks: list[Check]) -> list[dict]:

@@ -3,6 +3,8 @@
     fakes(FOLDER)           dense, router: torch's own arithmetic on the plain layout, with counters on the device
     real(FOLDER)            sparkforge_kernels.mxfp4_linear_decode, taken from $SPARKFORGE_KERNELS_SITE
 
+    plugin(FOLDER)          a vllm.general_plugins that does to a server's processes what the engines do to their own
+
 A folder on PYTHONPATH that holds a module and a .dist-info with an entry point is an installed package to Python.
 """
 
@@ -77,13 +79,48 @@ def kernels(capability):
 """
 
 
-def _package(folder: Path, module: str, text: str) -> Path:
+_PLUGIN = """
+import os
+import sys
+
+
+def load():
+    sys.path.insert(0, os.environ["SPARKFORGE_GPU_TESTS"])
+    import watch
+
+    watch.open_gate()
+    api = sys.modules.get("vllm.entrypoints.openai.api_server")
+    if api is None or hasattr(api, "_asked_for_type"):
+        return
+    # The chat of model_type gpt_oss fetches a vocabulary from the network; any other type takes the model's template.
+    # Weights are loaded under the true type: the state of the API is made after the engine. The reasoning parser that
+    # goes with gpt-oss reads that vocabulary too.
+    api._asked_for_type = api.init_app_state
+
+    def init_app_state(engine_client, state, words, *args, **kwargs):
+        config = getattr(engine_client, "model_config", None) or engine_client.vllm_config.model_config
+        config.hf_config.model_type = "gpt_oss_without_harmony"
+        words.structured_outputs_config.reasoning_parser = ""
+        return api._asked_for_type(engine_client, state, words, *args, **kwargs)
+
+    api.init_app_state = init_app_state
+"""
+
+
+def plugin(folder: Path) -> Path:
+    """The plugin, module `gpu_server_plugin`; it finds `watch` through $SPARKFORGE_GPU_TESTS."""
+    return _package(folder, "gpu_server_plugin", _PLUGIN, group="vllm.general_plugins", entry="load", common="")
+
+
+def _package(
+    folder: Path, module: str, text: str, group: str = "vllm.decode_kernels", entry: str = "kernels", common: str = _COMMON
+) -> Path:
     """Write an installed package of one module; the folder belongs on PYTHONPATH."""
     info = folder / f"{module}-1.0.dist-info"
     info.mkdir(parents=True, exist_ok=True)
-    folder.joinpath(f"{module}.py").write_text(_COMMON + text)
+    folder.joinpath(f"{module}.py").write_text(common + text)
     info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n")
-    info.joinpath("entry_points.txt").write_text(f"[vllm.decode_kernels]\n{module} = {module}:kernels\n")
+    info.joinpath("entry_points.txt").write_text(f"[{group}]\n{module} = {module}:{entry}\n")
     return folder
 
 

@@ -2,7 +2,8 @@
 
 A name says backend, then what is special: T TRITON_ATTN, F FlashInfer; fp8 the KV cache; ngram speculation; eager,
 full (graphs for decode alone, nothing compiled), compiled (no graphs), default (compiled, full and piecewise graphs);
-K with decode kernels; S a soak. All of them hold every layer in MXFP4, so that one BF16 twin judges all of them.
+K with decode kernels; X the fitted model (sharp.py), captured up to 512 tokens, so that prefill beside decode is replayed
+in pieces; S a soak; C a soak under the recorder. All of them hold every layer in MXFP4, so that one BF16 twin judges all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ NGRAM = {
 # The same sizes in tokens: a verified request has four.
 NGRAM_SIZES = [4, 8, 16, 32, 64]
 BACKENDS = {"T": "TRITON_ATTN", "F": "FLASHINFER"}
-OPTIONS = ("T", "F", "K", "S", "fake", "real", "fp8", "ngram", "moetriton", *MODES)
+# As vLLM's own steps, up to batches that hold a prefill; all are multiples of four but two that n-gram leaves out.
+WIDE_SIZES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
+# Faults that no layer can do without, and smaller ones, which may hide below the margin in a layer (faults.py).
+LARGE_FAULTS = ("attention closed by its sinks", "every expert another's", "qkv shifted", "o shifted")
+OPTIONS = ("T", "F", "K", "X", "S", "C", "fake", "real", "fp8", "ngram", "moetriton", "faults", *MODES)
 
 
 class Prompts:
@@ -68,6 +73,45 @@ class Prompts:
         self.probe = [{"prompt": one[:1], "reply": one[1:]} for one in (some(300), chance.choices(ids, k=300))]
         self.catalogue = [some(chance.randint(2, 220)) for _ in range(48)]
         self.catalogue_tokens = [chance.randint(3, 32) for _ in range(48)]
+        # Replies that a fitted lm_head says; drawn last, so that what stands above stays what it was.
+        self.replies = {
+            "main": [self._reply(chance, ids, 128, repeats=True) for _ in self.main],
+            "mixed": [self._reply(chance, ids, tokens, repeats=tokens > 30) for tokens in self.mixed_tokens],
+            "catalogue": [
+                self._reply(chance, ids, tokens, repeats=chance.random() < 0.5) for tokens in self.catalogue_tokens
+            ],
+        }
+        self.chats: list[dict] = []
+        self._chance, self._ids = chance, ids
+
+    def with_chats(self, vocab: int) -> Prompts:
+        """Also the chats, whose prompts a tokenizer makes."""
+        import chats
+
+        prompts = chats.ids(vocab)
+        replies = [self._reply(self._chance, self._ids, 48, repeats=number % 2 == 0) for number in range(len(prompts))]
+        self.chats = [
+            {"text": text, "prompt": prompt, "reply": reply}
+            for text, prompt, reply in zip(chats.TEXTS, prompts, replies, strict=True)
+        ]
+        return self
+
+    @staticmethod
+    def _reply(chance: random.Random, ids: range, length: int, *, repeats: bool) -> list[int]:
+        """Tokens at random; one that repeats itself is a phrase of different tokens over and over, as n-grams like it."""
+        if not repeats:
+            return chance.choices(ids, k=length)
+        phrase = chance.sample(ids, max(4, min(12, length // 3)))
+        return (phrase * length)[:length]
+
+    def sharp(self, *steps: str) -> list[dict]:
+        """Prompts with the replies that the fitted model must give, of the steps named or of all."""
+        prompts = {"main": self.main, "mixed": self.mixed, "catalogue": self.catalogue}
+        return [
+            {"prompt": prompt, "reply": reply}
+            for step in steps or prompts
+            for prompt, reply in zip(prompts[step], self.replies[step], strict=True)
+        ] + ([] if steps else [{"prompt": one["prompt"], "reply": one["reply"]} for one in self.chats])
 
 
 def arguments(name: str, *, moe: str = "marlin", layers: str = "all") -> dict:
@@ -78,12 +122,16 @@ def arguments(name: str, *, moe: str = "marlin", layers: str = "all") -> dict:
     mode = MODES[words[-1]]
     llm = {**BASE, **mode, "moe_backend": "triton" if "moetriton" in words else moe, "mxfp4_layers": layers}
     llm["attention_config"] = {"backend": BACKENDS["F" if "F" in words else "T"]}
+    if "X" in words and words[-1] == "default":
+        llm["compilation_config"] = {"cudagraph_capture_sizes": WIDE_SIZES}
+        llm["enable_prefix_caching"] = "S" in words  # as the profiles have it: hits change what is computed at once
     if "fp8" in words:
         llm["kv_cache_dtype"] = "fp8"
     if "ngram" in words:
         llm["speculative_config"] = NGRAM
         if "cudagraph_capture_sizes" in mode.get("compilation_config", {}):
-            llm["compilation_config"] = mode["compilation_config"] | {"cudagraph_capture_sizes": NGRAM_SIZES}
+            sizes = WIDE_SIZES[2:] if "X" in words and words[-1] == "default" else NGRAM_SIZES
+            llm["compilation_config"] = mode["compilation_config"] | {"cudagraph_capture_sizes": sizes}
     return llm
 
 
@@ -128,28 +176,58 @@ class Engines:
         job = {"model": str(self.model / "mxfp4"), "llm": arguments(name) | more, "steps": steps}
         return self._engine(prefix + name, job, words)
 
-    def soaking(self, name: str, seconds: float, catalogue_of: str, number: int) -> Job:
-        """An engine under requests that come and go; it compares with the replies of another engine."""
-        words = name.split(".")
+    def hidden(self, name: str) -> Job:
+        """What an engine makes of every prompt and wanted reply, for the fit; on the random model."""
+        step = {"do": "hidden", "key": "hidden", "sequences": self.prompts.sharp()}
+        job = {"model": str(self.model / "mxfp4"), "llm": arguments(name), "steps": [step]}
+        return self._engine(f"hidden.{name}", job, name.split("."))
+
+    def known(self, name: str, *, tops: bool = True, planted: bool = False) -> Job:
+        """An engine of the fitted model: it answers, says the two likeliest tokens' logits, takes faults."""
+        special = self.prompts
+        lengths = [len(reply) for reply in special.replies["mixed"]]
+        steps: list[dict] = [
+            {"do": "generate", "key": "main", "prompts": special.main, "tokens": 128, "tops": 2 if tops else None},
+            {"do": "generate", "key": "mixed", "prompts": special.mixed, "tokens": lengths, "tops": 2 if tops else None},
+        ]
+        if planted:
+            both = {"prompts": special.main + special.mixed, "tokens": [128] * len(special.main) + lengths}
+            steps.append({"do": "faults", "key": "planted", **both})
+        job = {"model": str(self.model / "mxfp4"), "llm": arguments(name), "steps": steps}
+        return self._engine(name, job, name.split("."))
+
+    def soaking(self, name: str, seconds: float, number: int, *, beside: int = 0) -> Job:
+        """The fitted model under requests that come and go; with `beside`, under the recorder too."""
 
         def job() -> dict | None:
-            found = self.pool.json(catalogue_of)
-            lasts = min(seconds, self.pool.left() - 110)  # it loads before, and is judged after
-            if not found or "catalogue" not in found or lasts < 10:
+            lasts = min(seconds, self.pool.left() - (60 if beside else 25))  # it loads before
+            if lasts < 10:
                 return None
-            special = self.prompts
-            catalogue = [
-                {"prompt": prompt, "tokens": tokens, "reply": reply}
-                for prompt, tokens, reply in zip(
-                    special.catalogue, special.catalogue_tokens, found["catalogue"]["replies"], strict=True
-                )
-            ]
+            catalogue = [one | {"tokens": len(one["reply"])} for one in self.prompts.sharp("catalogue")]
             step = {"do": "soak", "key": "soak", "catalogue": catalogue, "seconds": lasts, "seed": SEED + number}
-            return {"model": str(self.model / "mxfp4"), "llm": arguments(name), "steps": [step]}
+            if beside:
+                step |= {"do": "recorded", "key": "recorded", "beside": beside}
+            llm = arguments(name)
+            return {"model": str(self.model / "mxfp4"), "llm": llm, "steps": [step], "record": bool(beside)}
 
-        found = self._engine(name, job, words, after=(catalogue_of,))
-        found.limit = seconds + 200
+        found = self._engine(name, job, name.split("."))
+        found.limit = seconds + 240
         return found
+
+    def serving(self, name: str, flags: list[str], site: Path, here: Path) -> Job:
+        """The fitted model behind the server."""
+        job = {
+            "model": str(self.model / "mxfp4"), "flags": flags, "chats": self.prompts.chats, "seconds": 200,
+            "prompts": self.prompts.sharp("main", "mixed"), "out": str(self.pool.folder / name),
+        }  # fmt: skip
+        path = self.pool.folder / f"{name}.job.json"
+
+        def words() -> list[str]:
+            path.write_text(json.dumps(job))
+            return [str(path)]
+
+        env = {"PYTHONPATH": str(site), "SPARKFORGE_GPU_TESTS": str(here)}
+        return Job(name, "server.py", words, needs=(self.made, "jit"), env=env, limit=320)
 
     def judging(self, name: str, sequences, *, after: tuple[str, ...], own: bool, **more) -> Job:
         """The BF16 twin, which scores what the others said, and with `own` what it says itself."""

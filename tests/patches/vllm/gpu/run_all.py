@@ -8,7 +8,10 @@ Sections:
   attention       FlashInfer FA2 with sinks against TRITON_ATTN, KV in BF16 and FP8; the test opens the gate
   graphs          eager against full and piecewise CUDA graphs, token for token; n-gram speculation off and on
   decode_kernels  V-10 with fakes that count, and with sparkforge_kernels from the folder in $SPARKFORGE_KERNELS_SITE
-  soak            requests that come and go for --soak-seconds on every captured path, replies against eager
+  sharp           the fitted model (sharp.py): every token equal, in every graph mode, n-gram off and on; faults planted
+  soak            requests that come and go for --soak-seconds on every captured path, on the fitted model, every token
+  captured        V-12: every node, address, descriptor and tactic of every graph, equal at replay; defects planted
+  server          `vllm serve` over HTTP on the fitted model: chats, completions, streamed, many at once
   wide            the same model at full width, two layers: e2e_dense and attention, if time is left
 
 Needs the patched vllm and flashinfer (both with sparkforge_tree.txt), torch, nvcc, one GPU with 40 GB free. Exit
@@ -29,11 +32,14 @@ from pathlib import Path
 
 import judge as judging
 import packages
+import verdicts
 from judge import LOGIT_LIMIT, MEAN_LIMIT, REGRET_LIMIT, Check, Judge
 from plan import SEED, Engines, Prompts
 from pool import Job, Pool
 
-SECTIONS = ("dense", "e2e_dense", "attention", "graphs", "decode_kernels", "soak", "wide")
+SECTIONS = (
+    "sharp", "soak", "captured", "server", "dense", "e2e_dense", "attention", "graphs", "decode_kernels", "wide",
+)  # fmt: skip
 # Name, engine, the engine whose tokens it must repeat.
 GRAPHS = (
     ("full", "T.full", "T.eager"),
@@ -49,7 +55,28 @@ GRAPHS = (
     ("n-gram, compiled", "F.ngram.default", "F.ngram.eager"),
 )
 KERNELS = {"fake": ("K.fake.eager", "K.fake.full", "K.fake.default"), "real": ("K.real.eager", "K.real.full")}
-SOAKS = ("S.T.full", "S.T.default", "S.F.full", "S.F.default", "S.T.ngram.default", "S.K.fake.full", "S.K.real.full")
+# Name, the engine whose logits its own are held to.
+KNOWN = (
+    ("X.T.eager", "X.T.eager"), ("X.T.full", "X.T.eager"), ("X.T.default", "X.T.compiled"), ("X.T.compiled", "X.T.eager"),
+    ("X.T.ngram.eager", "X.T.eager"), ("X.T.ngram.full", "X.T.eager"), ("X.T.ngram.default", "X.T.eager"),
+    ("X.F.eager", "X.T.eager"), ("X.F.full", "X.F.eager"), ("X.F.default", "X.F.compiled"), ("X.F.compiled", "X.F.eager"),
+    ("X.F.ngram.eager", "X.F.eager"), ("X.F.ngram.default", "X.F.eager"),
+    ("X.T.fp8.eager", "X.T.fp8.eager"), ("X.T.fp8.compiled", "X.T.fp8.eager"), ("X.T.fp8.default", "X.T.fp8.compiled"), ("X.T.fp8.ngram.default", "X.T.fp8.eager"),
+    ("X.F.fp8.eager", "X.F.fp8.eager"), ("X.F.fp8.full", "X.F.fp8.eager"), ("X.F.fp8.compiled", "X.F.fp8.eager"),
+    ("X.F.fp8.default", "X.F.fp8.compiled"),
+)  # fmt: skip
+FAULTS = "X.T.faults.eager"
+SOAKS = (
+    "S.X.F.default", "S.X.F.fp8.default", "S.X.T.default", "S.X.T.fp8.default", "S.X.T.ngram.default", "S.X.F.ngram.default",
+    "S.X.F.full", "S.X.F.fp8.full", "S.X.T.full", "S.X.T.ngram.full", "S.X.T.fp8.ngram.default", "S.X.K.real.default",
+)  # fmt: skip
+CAPTURED = ("C.X.F.default", "C.X.F.fp8.default", "C.X.T.default", "C.X.T.ngram.default")
+SERVED = "server.F.default"
+SERVER_FLAGS = [
+    "--dtype=bfloat16", "--max-model-len=1024", "--max-num-seqs=16", "--max-num-batched-tokens=2048",
+    "--gpu-memory-utilization=0.05", f"--kv-cache-memory-bytes={1 << 30}", "--moe-backend=marlin", "--mxfp4-layers=all",
+    "--attention-backend=FLASHINFER", "--no-enable-flashinfer-autotune",
+]  # fmt: skip
 
 
 def words() -> argparse.Namespace:
@@ -76,6 +103,7 @@ def environment(folder: Path) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_USE_DEEP_GEMM": "0",
         "VLLM_CACHE_ROOT": str(folder / "cache"),
         "TRITON_CACHE_DIR": str(folder / "cache" / "triton"),
         "FLASHINFER_WORKSPACE_BASE": os.environ.get("FLASHINFER_WORKSPACE_BASE", str(folder / "cache")),
@@ -93,9 +121,11 @@ class Run:
         self.pool = Pool(folder, width=asked.jobs, until=until, env=environment(folder))
         self.sites = {"fake": packages.fakes(folder / "site-fake"), "real": packages.real(folder / "site-real")}
         self.kernels = os.environ.get("SPARKFORGE_KERNELS_SITE")
-        self.prompts = Prompts(2048)
+        self.prompts = Prompts(2048).with_chats(2048)
+        self.plugin = packages.plugin(folder / "site-plugin")
         self.engines = Engines(self.pool, folder / "tiny", self.prompts, self.sites, made="checkpoint")
         self.wide = Engines(self.pool, folder / "wide", self.prompts, self.sites, made="W.checkpoint")
+        self.sharp = Engines(self.pool, folder / "tiny" / "sharp", self.prompts, self.sites, made="sharp")
         self.judged: dict[str, list[dict]] = {}
 
     def asks(self, *sections: str) -> bool:
@@ -107,7 +137,8 @@ class Run:
     def plan(self) -> list[Job]:
         """All jobs, the longest and most needed first."""
         names: list[str] = []
-        if self.asks("e2e_dense", "attention", "graphs", "decode_kernels", "soak"):
+        fitted = self.asks("sharp", "soak", "captured", "server")
+        if self.asks("e2e_dense", "attention", "graphs", "decode_kernels"):
             names += ["T.eager"]
         if self.asks("graphs"):
             compiled = ["T.default", "T.compiled", "T.ngram.default", "F.default", "F.compiled", "F.ngram.default"]
@@ -121,11 +152,13 @@ class Run:
             names += ["T.moetriton.eager"]
         names = list(dict.fromkeys(names))
         jobs = [Job("facts", "facts.py", [str(self.folder / "facts.json")], limit=90)]
-        if names:
+        if names or fitted:
             jobs.append(Job("checkpoint", "checkpoint.py", ["tiny", str(self.folder / "tiny")], limit=120))
         soaks = [name for name in SOAKS if "real" not in name or self.kernels] if self.asks("soak") else []
-        if any("F" in name.split(".") for name in (*names, *soaks)) or self.asks("wide"):
+        if any("F" in name.split(".") for name in names) or fitted or self.asks("wide"):
             jobs.append(Job("jit", "jit.py", [str(self.folder / "jit.json")], limit=420))
+        if fitted:
+            jobs += self._fitted(soaks)
         if self.asks("dense"):
             jobs.append(Job("dense", "dense.py", [str(self.folder / "dense.json")], limit=200))
         if self.asks("decode_kernels"):
@@ -133,19 +166,34 @@ class Run:
                 jobs.append(self._dense_decode(kind))
         for name in names:
             compared = name in ("T.eager", "F.eager", "T.fp8.eager", "F.fp8.eager", "T.moetriton.eager")
-            jobs.append(self.engines.answering(name, probe=compared, catalogue=name == "T.eager"))
+            jobs.append(self.engines.answering(name, probe=compared))
         if names:
             jobs.append(self._score(names))
         if self.asks("wide"):
             jobs += self._wide(after=tuple(names))
-        jobs += [
-            self.engines.soaking(name, self.asked.soak_seconds, "T.eager", number) for number, name in enumerate(soaks)
-        ]
-        if soaks:
-            kept = lambda: self._kept(soaks)  # noqa: E731  asked for when the soaks are over
-            jobs.append(self.engines.judging("score.soak", kept, after=tuple(soaks), own=False))
         for job in jobs:
             self._with_kernels(job)
+        return jobs
+
+    def _fitted(self, soaks: list[str]) -> list[Job]:
+        """The fit and all that runs on it."""
+        passes = ("hidden.T.eager", "hidden.T.fp8.eager")
+        jobs = [self.engines.hidden(name.removeprefix("hidden.")) for name in passes]
+        made = [str(self.folder / "tiny"), str(self.folder / "sharp.json")]
+        arrays = [str(self.folder / f"{name}.npz") for name in passes]
+        jobs.append(Job("sharp", "sharp.py", [*made, *arrays], needs=passes, limit=120))
+        if self.asks("captured"):
+            jobs.append(Job("cutlass", "cutlass_moe.py", [str(self.folder / "cutlass.json")], limit=240))
+            jobs += [
+                self.sharp.soaking(name, min(40.0, self.asked.soak_seconds), 50 + number, beside=40)
+                for number, name in enumerate(CAPTURED)
+            ]
+        jobs += [self.sharp.soaking(name, self.asked.soak_seconds, number) for number, name in enumerate(soaks)]
+        if self.asks("server"):
+            jobs.append(self.sharp.serving(SERVED, SERVER_FLAGS, self.plugin, Path(__file__).resolve().parent))
+        if self.asks("sharp"):
+            jobs += [self.sharp.known(name, tops="ngram" not in name) for name, _ in KNOWN]
+            jobs.append(self.sharp.known(FAULTS, planted=True))
         return jobs
 
     def _with_kernels(self, job: Job) -> None:
@@ -180,11 +228,6 @@ class Run:
 
         return self.engines.judging("score", sequences, after=tuple(names), own=True)
 
-    def _kept(self, soaks: list[str]) -> list[dict]:
-        found = [one for name in soaks for one in (self.pool.json(name) or {}).get("soak", {}).get("kept", [])]
-        self.judged["score.soak"] = found
-        return found
-
     def _wide(self, after: tuple[str, ...]) -> list[Job]:
         more = {"kv_cache_memory_bytes": 2 << 30, "gpu_memory_utilization": 0.1}
         names = ("W.T.eager", "W.F.default")
@@ -215,7 +258,10 @@ class Run:
             "attention": lambda: self._attention(tiny),
             "graphs": lambda: self._graphs(tiny),
             "decode_kernels": lambda: self._decode(tiny),
+            "sharp": lambda: self._sharp(tiny),
             "soak": lambda: self._soak(tiny),
+            "captured": lambda: self._captured(tiny),
+            "server": lambda: verdicts.server(tiny, SERVED),
             "wide": lambda: self._wide_checks(wide),
         }
         for name in self.asked.only:
@@ -279,11 +325,25 @@ class Run:
     def _soak(self, judge: Judge) -> None:
         for name in SOAKS:
             if "real" not in name or self.kernels:
-                judging.soak(judge, name)
+                verdicts.soak(judge, name)
         found = [(self.pool.json(name) or {}).get("soak", {}) for name in SOAKS]
-        total = {key: sum(one.get(key, 0) for one in found) for key in ("replays", "compositions", "mixed", "requests")}
+        keys = ("replays", "replays FULL", "replays PIECEWISE", "compositions", "mixed", "requests", "equal", "differing")
+        total = {key: sum(one.get(key, 0) for one in found) for key in keys}
         said = ", ".join(f"{value} {key}" for key, value in total.items())
-        judge.add("soak", "all together", "told", said, **total)
+        enough = total["replays"] >= 200_000 and total["compositions"] >= 10_000
+        judge.add("soak", "all together", judging.verdict(enough, not total["differing"]), said, **total)
+
+    def _sharp(self, judge: Judge) -> None:
+        verdicts.fitted(judge)
+        wanted = self.prompts.replies["main"] + self.prompts.replies["mixed"]
+        for name, base in KNOWN:
+            verdicts.known(judge, f"{name} as {base}" if name != base else name, name, base, wanted)
+        verdicts.planted(judge, FAULTS, wanted)
+
+    def _captured(self, judge: Judge) -> None:
+        for name in CAPTURED:
+            verdicts.captured(judge, name)
+        verdicts.cutlass(judge)
 
     def _wide_checks(self, judge: Judge) -> None:
         prompts = self.prompts.main
@@ -335,7 +395,7 @@ def main() -> int:
 def table(checks: list[Check], most: int = 42) -> list[str]:
     """A line for each check, or where those are too many, one for all that is right in a section."""
     short: set[str] = set()
-    for section in ("decode_kernels", "wide", "e2e_dense", "graphs", "attention", "soak"):
+    for section in ("sharp", "decode_kernels", "wide", "e2e_dense", "graphs", "attention", "soak"):
         right = sum(check.verdict == "right" and check.section in short for check in checks)
         if len(checks) - right + len(short) <= most:
             break

@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import judge as judging
+import verdicts
 from judge import LOGIT_LIMIT, Judge
 from pool import Ended, Job, Pool
 
@@ -59,12 +60,14 @@ def test_equal_tokens_with_replays_are_right(pool):
     assert judge.checks[-1].verdict == "right"
 
 
-def test_graphs_that_were_never_replayed_are_wrong(pool):
+@pytest.mark.parametrize(("uniform", "verdict"), [(5, "wrong"), (0, "right")])
+def test_graphs_that_were_never_replayed_are_wrong_where_they_could_be(pool, uniform, verdict):
+    """n-gram: a request without a draft makes the batch no uniform one, and a whole graph takes only those."""
     answered(pool, "T.eager", REPLIES)
-    answered(pool, "T.full", REPLIES, replays=0)
+    answered(pool, "T.full", REPLIES, replays=0, uniform=uniform)
     judge = Judge(pool)
     judge.tokens("graphs", "full", "T.full", "T.eager", PROMPTS)
-    assert judge.checks[-1].verdict == "wrong"
+    assert judge.checks[-1].verdict == verdict
 
 
 @pytest.mark.parametrize(("regret", "verdict"), [(0.01, "right"), (0.9, "wrong"), (float("nan"), "wrong")])
@@ -141,14 +144,68 @@ def test_kernels_must_run_as_often_in_graphs_as_eager(pool, ran, verdict):
 
 @pytest.mark.parametrize(
     ("fault", "verdict"),
-    [({}, "right"), ({"failed": "RuntimeError: illegal memory access"}, "wrong"), ({"replays": 0}, "wrong"),
-     ({"kept": [{"prompt": [1], "reply": [2]}]}, "wrong")],
+    [({}, "right"), ({"failed": "RuntimeError: illegal memory access"}, "wrong"), ({"replays FULL": 0}, "wrong"),
+     ({"replays FULL": 39}, "wrong"), ({"replays PIECEWISE": 0}, "wrong"), ({"differing": 1}, "wrong"),
+     ({"equal": 0}, "wrong")],
 )  # fmt: skip
 def test_a_soak(pool, fault, verdict):
-    good = {"replays": 100, "compositions": 20, "mixed": 5, "equal": 9, "differing": 0, "kept": [], "failed": None}
-    ended(pool, "S.T.full", {"soak": good | fault})
+    good = {
+        "replays FULL": 40, "replays PIECEWISE": 60, "uniform": 40, "other small": 12, "equal": 9, "differing": 0,
+        "failed": None,
+    }  # fmt: skip
+    ended(pool, "S.X.T.default", {"soak": good | fault, "graphs": "CUDAGraphMode.FULL_AND_PIECEWISE"})
     judge = Judge(pool)
-    judging.soak(judge, "S.T.full")
+    verdicts.soak(judge, "S.X.T.default")
+    assert judge.checks[-1].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("steps", "verdict"),
+    [({}, "right"), ({"replays FULL": 0, "uniform": 0}, "wrong"), ({"uniform": 30}, "wrong"), ({"drafted": 0}, "wrong"),
+     ({"replies": [[7, 8, 9, 10], [11, 12, 13, 99]]}, "wrong")],
+)  # fmt: skip
+def test_every_token_of_the_fitted_model(pool, steps, verdict):
+    """n-gram in whole graphs: as many replays as uniform batches, and at least one."""
+    good = {"replies": REPLIES, "replays FULL": 29, "replays PIECEWISE": 0, "uniform": 29, "drafted": 9}
+    told = {"main": good | steps, "mixed": {"replies": []}, "graphs": "CUDAGraphMode.FULL_DECODE_ONLY"}
+    ended(pool, "X.T.ngram.full", told)
+    ended(pool, "sharp", {"spread": 2.5})
+    judge = Judge(pool)
+    verdicts.known(judge, "n-gram", "X.T.ngram.full", "X.T.eager", REPLIES)
+    assert judge.checks[-1].verdict == verdict
+
+
+@pytest.mark.parametrize(("lead", "moved", "verdict"), [(2.0, 0.05, "right"), (0.1, 0.05, "wrong"), (9.0, 0.3, "wrong")])
+def test_logits_of_the_fitted_model(pool, lead, moved, verdict):
+    tops = np.array([[lead, 0.0]] * 8)
+    told = {"main": {"replies": REPLIES}, "mixed": {"replies": []}, "graphs": "CUDAGraphMode.NONE"}
+    ended(pool, "sharp", {"spread": 1.0})
+    ended(pool, "X.T.eager", told, **{"main.0.logits": tops})
+    ended(pool, "X.T.compiled", told, **{"main.0.logits": tops + np.array([moved, 0.0])})
+    judge = Judge(pool)
+    verdicts.known(judge, "compiled", "X.T.compiled", "X.T.eager", REPLIES)
+    assert judge.checks[-1].verdict == verdict
+
+
+def test_a_fault_that_changes_nothing_is_seen(pool):
+    same = [list(reply) for reply in REPLIES]
+    other = [[1, 2, 3, 4], REPLIES[1]]
+    found = {"o shifted, layer 0": other, "o shifted, layer 1": same, "sinks gone, layer 0": same, "sinks gone, layer 1": other}
+    ended(pool, "faults", {"planted": {"faults": found, "healed": same}})
+    judge = Judge(pool)
+    verdicts.planted(judge, "faults", REPLIES)
+    verdict_of = {check.name: check.verdict for check in judge.checks}
+    assert verdict_of == {"fault: o shifted": "wrong", "fault: sinks gone": "right", "faults taken back": "right"}
+
+
+@pytest.mark.parametrize(
+    ("told", "verdict"),
+    [({"nothing": [], "a": ["x"]}, "right"), ({"nothing": ["x"], "a": ["x"]}, "wrong"), ({"nothing": [], "a": []}, "wrong"),
+     ({"nothing": []}, "wrong"), ({"a": ["x"]}, "wrong")],
+)  # fmt: skip
+def test_what_was_planted_must_be_seen(pool, told, verdict):
+    judge = Judge(pool)
+    verdicts.spoilt(judge, "C", told)
     assert judge.checks[-1].verdict == verdict
 
 

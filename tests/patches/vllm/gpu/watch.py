@@ -13,8 +13,8 @@ from collections import Counter
 import torch
 
 COUNTS: Counter = Counter()
-# Token counts of captured graphs that were replayed, as (kind, tokens); filled where vLLM says them.
-_SEEN: list | None = None
+_SEEN: list | None = None  # logits
+_HIDDEN: list | None = None  # what they are computed from
 _KERNELS = None
 
 
@@ -47,6 +47,8 @@ def install() -> None:
     compute = GptOssForCausalLM.compute_logits
 
     def compute_logits(self, hidden_states):
+        if _HIDDEN is not None:
+            _HIDDEN.append(hidden_states.detach().float().clone())
         rows = compute(self, hidden_states)
         if _SEEN is not None:
             _SEEN.append(rows.detach().clone())
@@ -62,6 +64,7 @@ def install() -> None:
             return replay(self)
 
         torch.cuda.CUDAGraph.replay = counted_replay
+        _count_by_mode()
 
     execute = GPUModelRunner.execute_model
     last: list = [frozenset()]
@@ -79,9 +82,43 @@ def install() -> None:
             decodes = sum(n == 1 or request in drafts for request, n in scheduled.items())
             COUNTS["mixed"] += 0 < decodes < len(scheduled)
             COUNTS["largest"] = max(COUNTS["largest"], len(scheduled))
+            # What a whole graph for decode can take: as many tokens of each request, one and the drafts.
+            each, most = self.uniform_decode_query_len, self.compilation_config.max_cudagraph_capture_size or 0
+            uniform = set(scheduled.values()) == {each} and each * len(scheduled) <= most
+            COUNTS["uniform"] += uniform
+            COUNTS["other small"] += not uniform and sum(scheduled.values()) <= most  # these are replayed in pieces
         return execute(self, scheduler_output, *args, **kwargs)
 
     GPUModelRunner.execute_model = execute_model
+
+
+def _count_by_mode() -> None:
+    """Count replays of whole graphs and of pieces apart."""
+    from vllm.compilation.cuda_graph import CUDAGraphWrapper
+    from vllm.forward_context import get_forward_context, is_forward_context_available
+
+    call = CUDAGraphWrapper.__call__
+
+    def counted(self, *args, **kwargs):
+        before = COUNTS["replays"]
+        out = call(self, *args, **kwargs)
+        # Wrappers lie within one another; the one whose turn it is replays.
+        if is_forward_context_available() and get_forward_context().cudagraph_runtime_mode == self.runtime_mode:
+            COUNTS[f"replays {self.runtime_mode.name}"] += COUNTS["replays"] - before
+        return out
+
+    CUDAGraphWrapper.__call__ = counted
+
+
+@contextlib.contextmanager
+def hidden():
+    """A list that takes every [rows, hidden], in float32, from which logits are computed meanwhile."""
+    global _HIDDEN
+    _HIDDEN = []
+    try:
+        yield _HIDDEN
+    finally:
+        _HIDDEN = None
 
 
 @contextlib.contextmanager
@@ -116,6 +153,12 @@ def since(before: Counter) -> dict[str, int]:
     return {name: value if name == "largest" else value - before[name] for name, value in now.items()}
 
 
+def runner_of(llm):
+    """The model runner of an engine in this process."""
+    worker = llm.llm_engine.model_executor.driver_worker
+    return getattr(worker, "worker", worker).model_runner
+
+
 def facts(llm) -> dict:
     """What the engine decided: attention backends, kernel of the experts, graph mode and sizes, dense layers."""
     found: dict = {}
@@ -124,8 +167,7 @@ def facts(llm) -> dict:
         found["graphs"] = str(config.compilation_config.cudagraph_mode)
         found["compile"] = str(config.compilation_config.mode)
         found["captured"] = list(config.compilation_config.cudagraph_capture_sizes or [])
-        worker = llm.llm_engine.model_executor.driver_worker
-        runner = getattr(worker, "worker", worker).model_runner
+        runner = runner_of(llm)
         names = {group.backend.get_name() for groups in runner.attn_groups for group in groups}
         found["attention"] = sorted(names)
         methods: Counter = Counter()
