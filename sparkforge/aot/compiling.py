@@ -14,7 +14,7 @@ from sparkforge.store import Store, remove
 
 _WORK = "aot-work"
 _HEAVY = 11 * jobs.GIB  # measured: up to 10.3 GiB for a GEMM of CUTLASS,
-_LIGHT = 2 * jobs.GIB  # up to 1.6 GiB for every other source
+_LIGHT = 3 * jobs.GIB  # up to 2.2 GiB for every other source
 
 
 @contextmanager
