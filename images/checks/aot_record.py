@@ -7,6 +7,7 @@ Its functions are not run: they launch kernels. They are recorded, and give what
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,9 +149,9 @@ def _has(library: Any, name: str) -> bool:
 
 
 def _holds(library: Path, name: str) -> bool:
-    """Whether a library holds a name as a string of its own."""
+    """Whether a library holds a name as a string, or as the end of one: a linker shares them."""
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(b"\0" + name.encode() + b"\0") != -1
+        return re.search(rb"(?<![A-Za-z0-9_])" + re.escape(name.encode()) + rb"\0", data) is not None
 
 
 def _first_line(error: BaseException) -> str:

@@ -52,12 +52,12 @@ def routes(*, xqa: bool) -> list[Route]:
             found += [Route(what, mixed, ends), Route(f"{what}, decode in graphs", decode, ends)]
             if xqa:
                 found.append(Route(f"{what}, XQA", mixed, ("xqa_wrapper",), {"VLLM_FLASHINFER_XQA_DECODE": "1"}))
-    gemm = {"VLLM_MXFP4_MOE_KERNEL": "gemm"}
+    by_itself, gemm = {"VLLM_MXFP4_MOE_KERNEL": "auto"}, {"VLLM_MXFP4_MOE_KERNEL": "gemm"}
     weights = ("block_scale_interleave_sm100",)
     found += [
-        Route("MoE, MXFP8 activations", moe, (*weights, "mxfp8_quantize", "run_moe"), gemm),
+        Route("MoE, MXFP8 activations", moe, (*weights, "mxfp8_quantize", "run_moe"), by_itself),
         Route("MoE, BF16 activations", moe, (*weights, "run_moe"), gemm | {"VLLM_MXFP4_ACTIVATION": "bf16"}),
-        Route("MoE, tuned", partial(moe, tuned=True), ("run_gemm_profile", "delay_kernel", "run_moe"), gemm),
+        Route("MoE, tuned", partial(moe, tuned=True), ("run_gemm_profile", "delay_kernel", "run_moe"), by_itself),
         Route("sampler", sampler, ("top_k_sampling_from_probs", "top_p_sampling_from_probs", "top_k_mask_logits")),
     ]
     return found

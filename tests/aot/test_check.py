@@ -107,7 +107,7 @@ class Spec:
         self.name, self.aot_path, self.is_aot, self.there = name, path / name / f"{name}.so", ahead, there
         if there:
             self.aot_path.parent.mkdir(parents=True)
-            self.aot_path.write_bytes(b"\0run\0")
+            self.aot_path.write_bytes(b"\0Class::run\0walked\0sleepwalk\0")
 
     def get_library_path(self):
         return self.aot_path if self.is_aot else Path("/cache/it.so")
