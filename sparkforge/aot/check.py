@@ -205,7 +205,7 @@ def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[s
         variables = {**_plain(), **laid, "FLASHINFER_CUDA_ARCH_LIST": " ".join(said.archs)}
         words: list[str | Path] = [python, SCRIPTS / SCRIPT, "--stub", stub, "--out", work / _OUT, *options]
         done = proc.run(words, cwd=work, env=variables, accept=(), timeout=_SECONDS)
-        return _report(work, (done.err or done.out).decode(errors="replace"))
+        return _report(work, done.code, (done.err or done.out).decode(errors="replace"))
 
 
 def _plain() -> dict[str, str]:
@@ -242,8 +242,8 @@ def in_image(engine: Engine, image: str, *, options: tuple[str, ...] = (), mount
         words = [f"{_INSIDE}/{SCRIPT}", "--out", f"{_INSIDE}/{_OUT}", *options]
         container = engine.run(Launch(image, words, mounts=[inside, *mounts], entrypoint=_PYTHON, network=False))
         try:
-            container.wait(timeout=_SECONDS)
-            return _report(work, container.logs())
+            status = container.wait(timeout=_SECONDS)
+            return _report(work, status, container.logs())
         finally:
             container.remove()
 
@@ -257,10 +257,11 @@ def _work() -> Iterator[Path]:
         yield work
 
 
-def _report(work: Path, log: str) -> Report:
+def _report(work: Path, status: int, log: str) -> Report:
     file = work / _OUT
     if not file.is_file():
-        raise CheckFailed("the check of the modules did not come to its end", why=proc.tail(log.encode()))
+        why = proc.tail(log.encode()) or f"its script ended with status {status} and said nothing"
+        raise CheckFailed("the check of the modules did not come to its end", why=why)
     report = msgspec.json.decode(file.read_bytes(), type=Report)
     for route in report.routes:
         console.say(f"  {route.route}: {'failed: ' + route.failed if route.failed else f'{len(route.asked)} modules'}")

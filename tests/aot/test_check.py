@@ -198,8 +198,8 @@ def test_no_compiler_is_left(tmp_path, monkeypatch):
 class Engine:
     """An engine whose containers write what the script would."""
 
-    def __init__(self, said: bytes | None):
-        self.said, self.launches, self.removed = said, [], 0
+    def __init__(self, said: bytes | None, log: str = "Traceback: no torch"):
+        self.said, self.log, self.launches, self.removed = said, log, [], 0
 
     def run(self, launch):
         self.launches.append(launch)
@@ -208,10 +208,10 @@ class Engine:
         return self
 
     def wait(self, *, timeout):
-        return 1
+        return 139
 
     def logs(self):
-        return "Traceback: no torch"
+        return self.log
 
     def remove(self):
         self.removed += 1
@@ -241,6 +241,9 @@ def test_a_script_that_does_not_come_to_its_end_is_no_verdict():
     with pytest.raises(CheckFailed, match="did not come to its end") as refused:
         check.in_image(Engine(None), "localhost/x")
     assert "no torch" in refused.value.why
+    with pytest.raises(CheckFailed, match="did not come to its end") as refused:
+        check.in_image(Engine(None, log=""), "localhost/x")
+    assert "status 139 and said nothing" in refused.value.why
 
 
 LABELS = {
