@@ -91,6 +91,13 @@ def test_the_banner_is_short_and_goes_to_the_log(image):
     assert image("echo", "x", SPARKFORGE_QUIET="1").stderr == ""
 
 
+def test_the_cpu_image_asks_for_no_gpu(image):
+    assert "--gpus all" in image("echo", "x").stderr
+    said = image("echo", "x", VLLM_TARGET_DEVICE="cpu").stderr
+    assert "it uses no GPU" in said
+    assert "--gpus" not in said
+
+
 def test_caches_are_made_and_one_that_cannot_be_is_replaced_aloud(image):
     image("true")
     assert all((image.folder / "cache" / folder).is_dir() for folder in CACHES.values())
