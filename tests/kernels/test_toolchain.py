@@ -140,7 +140,7 @@ def test_a_wheel_that_is_not_the_pinned_content_is_refused_and_nothing_is_laid_o
     (fresh.root / "toolchain").unlink(missing_ok=True)
     wanted = recipe().inspector["linux/amd64"]
     forged = recipe().__class__(
-        **{name: getattr(recipe(), name) for name in ("nvcc", "tvm_ffi", "compiler", "target")},
+        **{name: getattr(recipe(), name) for name in ("nvcc", "tvm_ffi", "compiler", "target", "modules")},
         inspector={"linux/amd64": (toolchain.Wheel(wanted[0].package, wanted[0].name, "0" * 64),)},
     )
     monkeypatch.setattr(toolchain, "recipe", lambda: forged)
