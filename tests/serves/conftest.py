@@ -62,6 +62,12 @@ def one_after_another(name):
 
 
 @pytest.fixture(scope="session")
+def steps():
+    """What servers are asked, a function of the model's name."""
+    return one_after_another
+
+
+@pytest.fixture(scope="session")
 def serve(model):
     """Answers of several servers, two of which run side by side: what each takes besides its environment, in order."""
 

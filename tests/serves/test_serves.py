@@ -52,10 +52,10 @@ def verdicts(one, other):
     return {check.name: check.verdict for check in found}
 
 
-def test_the_whole_series_changes_no_answer(answers):
+def test_the_whole_series_changes_no_answer(answers, steps):
     published, patched, *_ = answers
     found = verdicts(published, patched)
-    assert len(found) == sum(len(step.asks) for step in asks.steps("x"))
+    assert len(found) == sum(len(step.asks) for step in steps("x"))
     assert set(found.values()) == {Verdict.PASSED}
 
 
