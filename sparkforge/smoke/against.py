@@ -17,7 +17,7 @@ from sparkforge.smoke.checks import Check, check
 from sparkforge.smoke.image import ImageSite
 from sparkforge.smoke.report import SmokeReport
 from sparkforge.smoke.run import ENV, NAME, TINY_FLAGS, Bounds
-from sparkforge.smoke.sites import Server, Site, last_lines
+from sparkforge.smoke.sites import Server, Site, fault_lines
 from sparkforge.smoke.venv import VenvSite
 from sparkforge.smoke.waiting import first_token
 from sparkforge.store import Store
@@ -62,7 +62,7 @@ def taken(
     try:
         return _asked(server, site.subject, begun, limits, steps)
     except CheckFailed as failed:
-        raise CheckFailed(failed.what, why=f"{failed.why}\n{last_lines(server.logs(), 80)}", do=failed.do) from failed
+        raise CheckFailed(failed.what, why=f"{failed.why}\n{fault_lines(server.logs(), 80)}", do=failed.do) from failed
     finally:
         server.remove()
 

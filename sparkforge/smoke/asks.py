@@ -36,6 +36,11 @@ _OTHERS = (
     "Then the fire is banked for the night, the tongs hang on the wall, and the next day begins",
     "number 42: é, 漢字 and \u0000 are bytes too",
 )
+# Where a prompt is divided, vLLM 0.21.0 turns the generator of a request with a seed back to before the token that
+# nobody takes (`_bookkeeping_sync` of v1/worker/gpu_model_runner.py), by an offset that the generators of a CPU do not
+# have: the engine ends. So a prompt with a seed has to fit into one pass: what is not cached of it when it comes alone,
+# with what is queued before it when it is held. Where others come as they like, only one token cannot be divided.
+_UNDIVIDED = [72]
 
 
 @dataclass(frozen=True)
@@ -163,4 +168,5 @@ def _together(model: str, how: str, *, loose: bool = False) -> Iterator[Ask]:
     )
     prompts = (*_OTHERS, _LONG[40:])
     for place, prompt in enumerate(prompts):
-        yield _completion(model, f"{how}, {place + 1} of {len(prompts)}", prompt, loose=loose, **ways[place % 4])
+        way, name = ways[place % 4], f"{how}, {place + 1} of {len(prompts)}"
+        yield _completion(model, name, _UNDIVIDED if loose and "seed" in way else prompt, loose=loose, **way)

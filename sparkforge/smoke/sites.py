@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,12 @@ from sparkforge.proc import tail
 LOOPBACK = "127.0.0.1"
 REQUEST = "request.json"
 """Name of the file in which the regret reference finds what it is asked."""
+_FAULT = re.compile(
+    r"Traceback \(most recent call last\)|\b(?:ERROR|CRITICAL)\b|Fatal Python error|Segmentation fault|terminate called"
+)
+# The process that speaks HTTP: it traces a request that it refuses too, and it learns of a fault after all others.
+_SPEAKER = re.compile(r"(?:\x1b\[[0-9;]*m)*\(APIServer pid=\d+\)")
+_WIDTH = 400  # an engine that ends says its whole configuration in a line
 
 
 class Server(Protocol):
@@ -69,3 +76,17 @@ def free_port() -> int:
 def last_lines(log: str, count: int = 40) -> str:
     """End of a server's log, for people."""
     return tail(log.encode(), count)
+
+
+def fault_lines(log: str, count: int = 40) -> str:
+    """The end of a server's log, and before it the first fault of an engine or a worker, up to `count` lines of each.
+
+    When an engine ends, each request under way is traced after it, and what ended it is no more in the last lines.
+    """
+    lines = [line if len(line) <= _WIDTH else f"{line[:_WIDTH]} ..." for line in log.rstrip().splitlines()]
+    last = max(0, len(lines) - count)
+    faults = (place for place in range(last) if _FAULT.search(lines[place]) and not _SPEAKER.match(lines[place]))
+    first = next(faults, last)
+    end = min(first + count, last)
+    left = [f"[{last - end} lines left out]"] if last > end else []
+    return "\n".join([*lines[first:end], *left, *lines[last:]])

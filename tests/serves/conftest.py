@@ -52,26 +52,11 @@ def model(tmp_path_factory):
     return make(Store.open(tmp_path_factory.mktemp("store")))
 
 
-def one_after_another(name):
-    """Every step but the one whose requests come as they like: the engine of a CPU server died in it twice.
-
-    Which of the two codes does it, and why, is open; $SPARKFORGE_AT_ONCE asks it again.
-    """
-    asked_again = "SPARKFORGE_AT_ONCE" in os.environ
-    return [step for step in asks.steps(name) if asked_again or step.held or len(step.asks) == 1]
-
-
-@pytest.fixture(scope="session")
-def steps():
-    """What servers are asked, a function of the model's name."""
-    return one_after_another
-
-
 @pytest.fixture(scope="session")
 def serve(model):
     """Answers of several servers, two of which run side by side: what each takes besides its environment, in order."""
 
-    def served(venv, flags=(), env=None, steps=one_after_another):
+    def served(venv, flags=(), env=None, steps=asks.steps):
         return against.taken(VenvSite(venv), model, flags=flags, env=env, steps=steps)
 
     def all_of(*servers):
