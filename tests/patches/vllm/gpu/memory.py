@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import gc
 from dataclasses import dataclass
-from pathlib import Path
 
 import nodes
 import torch
@@ -127,23 +126,3 @@ def names(roots: dict[str, object], depth: int = 5) -> dict[int, str]:
             inner = list(getattr(one, "__dict__", {}).items())
         waiting += [(f"{name}.{key}", value, left - 1) for key, value in inner[:400]]
     return found
-
-
-class Host:
-    """The process's own memory: what lies there is no address to a kernel."""
-
-    def __init__(self):
-        lines = Path("/proc/self/maps").read_text().splitlines()
-        self.ranges = sorted(tuple(int(end, 16) for end in line.split(" ", 1)[0].split("-")) for line in lines)
-        self.starts = [start for start, _ in self.ranges]
-        self.halves = {0} | {half for start, end in self.ranges for half in (start >> 32, end >> 32)}
-
-    def holds(self, word: int) -> bool:
-        """Whether a word is an address of it, or nothing."""
-        at = bisect.bisect_right(self.starts, word) - 1
-        return word == 0 or (at >= 0 and word < self.ranges[at][1])
-
-    def padding(self, one: int, other: int) -> bool:
-        """Whether two words differ in nothing but what a compiler leaves behind a value of four bytes or fewer."""
-        half = 0xFFFFFFFF
-        return one & half == other & half and one >> 32 in self.halves and other >> 32 in self.halves

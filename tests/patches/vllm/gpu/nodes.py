@@ -69,7 +69,7 @@ def _driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _ask(name: str, *words) -> None:
+def ask(name: str, *words) -> None:
     """Call the driver; its error is ours."""
     code = getattr(_driver(), name)(*words)
     if code:
@@ -95,9 +95,9 @@ def _sizes(func: int, kern: int) -> tuple[tuple[int, int], ...]:
 def _name(func: int, kern: int) -> str:
     said = c_char_p()
     if func:
-        _ask("cuFuncGetName", byref(said), c_void_p(func))
+        ask("cuFuncGetName", byref(said), c_void_p(func))
     else:
-        _ask("cuKernelGetName", byref(said), c_void_p(kern))
+        ask("cuKernelGetName", byref(said), c_void_p(kern))
     return (said.value or b"").decode()
 
 
@@ -115,7 +115,7 @@ def _packed(extra) -> tuple[int, int]:
 
 def _kernel(node: int) -> Node:
     read = _Kernel()
-    _ask("cuGraphKernelNodeGetParams_v2", c_void_p(node), byref(read))
+    ask("cuGraphKernelNodeGetParams_v2", c_void_p(node), byref(read))
     func, kern = read.func or 0, read.kern or 0
     sizes = _sizes(func, kern)
     if read.params:
@@ -128,9 +128,22 @@ def _kernel(node: int) -> Node:
     return Node("kernel", _name(func, kern), tuple(read.sizes), params)
 
 
+def set_params(node: int, params: tuple[bytes, ...]) -> None:
+    """Give a kernel node other parameters; kernel and launch stay."""
+    held = _Kernel()
+    ask("cuGraphKernelNodeGetParams_v2", c_void_p(node), byref(held))
+    sizes = tuple(size for _, size in _sizes(held.func or 0, held.kern or 0))
+    if sizes != tuple(map(len, params)):
+        raise ValueError(f"parameters of {list(map(len, params))} bytes for {list(sizes)}")
+    kept = [ctypes.create_string_buffer(one, len(one)) for one in params]
+    places = (c_void_p * len(kept))(*(ctypes.addressof(one) for one in kept))
+    held.params, held.extra = ctypes.cast(places, POINTER(c_void_p)), None
+    ask("cuGraphKernelNodeSetParams_v2", c_void_p(node), byref(held))
+
+
 def _memcpy(node: int) -> Node:
     words = (ctypes.c_uint64 * 25)()
-    _ask("cuGraphMemcpyNodeGetParams", c_void_p(node), byref(words))
+    ask("cuGraphMemcpyNodeGetParams", c_void_p(node), byref(words))
     # Host and device address of the source and of the target; the rest are offsets, pitches and sizes.
     places = (5, 6, 16, 17)
     params = tuple(int(words[at]).to_bytes(8, "little") for at in places)
@@ -139,7 +152,7 @@ def _memcpy(node: int) -> Node:
 
 def _memset(node: int) -> Node:
     read = _Memset()
-    _ask("cuGraphMemsetNodeGetParams", c_void_p(node), byref(read))
+    ask("cuGraphMemsetNodeGetParams", c_void_p(node), byref(read))
     launch = (read.pitch, read.value, read.element, read.width, read.height)
     return Node("memset", launch=launch, params=(int(read.dst or 0).to_bytes(8, "little"),))
 
@@ -147,10 +160,10 @@ def _memset(node: int) -> Node:
 def handles(graph: int) -> list[int]:
     """Node handles of a cudaGraph_t, in the order of their making."""
     count = c_size_t()
-    _ask("cuGraphGetNodes", c_void_p(graph), None, byref(count))
+    ask("cuGraphGetNodes", c_void_p(graph), None, byref(count))
     found = (c_void_p * count.value)()
     if count.value:
-        _ask("cuGraphGetNodes", c_void_p(graph), found, byref(count))
+        ask("cuGraphGetNodes", c_void_p(graph), found, byref(count))
     return [one or 0 for one in found]
 
 
@@ -159,7 +172,7 @@ def nodes(graph: int) -> list[Node]:
     found: list[Node] = []
     for handle in handles(graph):
         kind = c_int()
-        _ask("cuGraphNodeGetType", c_void_p(handle), byref(kind))
+        ask("cuGraphNodeGetType", c_void_p(handle), byref(kind))
         name = KINDS.get(kind.value, str(kind.value))
         if name == "kernel":
             found.append(_kernel(handle))
@@ -171,7 +184,7 @@ def nodes(graph: int) -> list[Node]:
             found.append(Node(name))
             if name == "graph":
                 child = c_void_p()
-                _ask("cuGraphChildGraphNodeGetGraph", c_void_p(handle), byref(child))
+                ask("cuGraphChildGraphNodeGetGraph", c_void_p(handle), byref(child))
                 found += nodes(child.value or 0)
     return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 
 from pool import Job, Pool
@@ -196,15 +197,22 @@ class Engines:
         job = {"model": str(self.model / "mxfp4"), "llm": arguments(name), "steps": steps}
         return self._engine(name, job, name.split("."))
 
-    def soaking(self, name: str, seconds: float, number: int, *, beside: int = 0) -> Job:
-        """The fitted model under requests that come and go; with `beside`, under the recorder too."""
+    def soaking(
+        self, name: str, seconds: float, number: int, *, beside: int = 0, least: dict[str, int] | None = None
+    ) -> Job:
+        """The fitted model under requests that come and go; with `beside`, under the recorder too.
+
+        With `least`, replays and changes of the batch, it ends when it has had as many.
+        """
 
         def job() -> dict | None:
             lasts = min(seconds, self.pool.left() - (60 if beside else 25))  # it loads before
             if lasts < 10:
                 return None
+            until = time.time() + self.pool.left() - (35 if beside else 8)  # however long it loads
             catalogue = [one | {"tokens": len(one["reply"])} for one in self.prompts.sharp("catalogue")]
             step = {"do": "soak", "key": "soak", "catalogue": catalogue, "seconds": lasts, "seed": SEED + number}
+            step |= {"until": until, "least": least or {}}
             if beside:
                 step |= {"do": "recorded", "key": "recorded", "beside": beside}
             llm = arguments(name)

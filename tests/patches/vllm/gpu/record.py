@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
@@ -48,38 +49,40 @@ def addresses(node: nodes.Node, where: memory.Map) -> list[tuple[int, int, memor
     return found
 
 
-def differences(old: Graph, new: Graph, loose: memory.Host | None = None) -> list[tuple[str, str]]:
+def changed(old: Graph, new: Graph) -> Iterator[tuple[tuple[int, int, int], int, int, tuple[str, str]]]:
+    """Words in which two captures of the same kernels differ: node, parameter and offset; before and now; what they are."""
+    for at, (one, other) in enumerate(zip(old.nodes, new.nodes, strict=True)):
+        if one.tactic() != other.tactic():
+            continue
+        mine = {(number, offset): place.kind for number, offset, place in old.places[at]}
+        theirs = {(number, offset): place.kind for number, offset, place in new.places[at]}
+        for number, (was, now) in enumerate(zip(one.params, other.params, strict=True)):
+            for offset in range(0, len(was) if was != now else 0, 8):
+                words = [int.from_bytes(param[offset : offset + 8], "little") for param in (was, now)]
+                if words[0] != words[1]:
+                    kinds = (mine.get((number, offset), NOT_ONE), theirs.get((number, offset), NOT_ONE))
+                    yield (at, number, offset), *words, kinds
+
+
+def differences(old: Graph, new: Graph) -> list[tuple[str, str]]:
     """What differs between two captures of one thing, each as (what, a sentence).
 
     what: "tactic", another kernel or launch; "address", memory outside the graph's own pool that moved; "value", any
-    other word: sizes, fields of TMA descriptors; "left over", with `loose`, a word that holds nothing for a kernel: an
-    address of the host, or what stood behind a shorter value. Parameters by value have such holes, and what stands in
-    them is what the stack held. Two captures have each their own places in the pool: those may differ.
+    other word: sizes, fields of TMA descriptors. Two captures have each their own places in the pool: those may differ.
     """
     if len(old.nodes) != len(new.nodes):
         return [("tactic", f"{old.label}: {len(old.nodes)} nodes, now {len(new.nodes)}")]
     found = []
     for at, (one, other) in enumerate(zip(old.nodes, new.nodes, strict=True)):
         if one.tactic() != other.tactic():
-            changed = f"{one.name[:60]} {one.launch}, now {other.name[:60]} {other.launch}"
-            found.append(("tactic", f"{old.label} node {at}: {changed}"))
-            continue
-        mine = {(number, offset): place for number, offset, place in old.places[at]}
-        theirs = {(number, offset): place for number, offset, place in new.places[at]}
-        for number, (was, now) in enumerate(zip(one.params, other.params, strict=True)):
-            for offset in range(0, len(was) if was != now else 0, 8):
-                words = [int.from_bytes(param[offset : offset + 8], "little") for param in (was, now)]
-                if words[0] == words[1]:
-                    continue
-                places = [found_at.get((number, offset)) for found_at in (mine, theirs)]
-                kinds = [place.kind if place else NOT_ONE for place in places]
-                if kinds == [POOL, POOL]:
-                    continue
-                what = "value" if kinds == [NOT_ONE, NOT_ONE] else "address"
-                if what == "value" and loose and (all(map(loose.holds, words)) or loose.padding(*words)):
-                    what = "left over"
-                said = f"{old.label} node {at} {one.name[:60]} parameter {number} of {len(was)} bytes at {offset}"
-                found.append((what, f"{said}: {words[0]:#x} {kinds[0]}, now {words[1]:#x} {kinds[1]}"))
+            said = f"{one.name[:60]} {one.launch}, now {other.name[:60]} {other.launch}"
+            found.append(("tactic", f"{old.label} node {at}: {said}"))
+    for (at, number, offset), was, now, kinds in changed(old, new):
+        if kinds != (POOL, POOL):
+            node = old.nodes[at]
+            said = f"{old.label} node {at} {node.name[:60]} parameter {number} of {len(node.params[number])} bytes at {offset}"
+            what = "value" if kinds == (NOT_ONE, NOT_ONE) else "address"
+            found.append((what, f"{said}: {was:#x} {kinds[0]}, now {now:#x} {kinds[1]}"))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import memory
@@ -39,7 +40,7 @@ def _asked(recorder, llm, step: dict) -> list[str]:
     before = len(recorder.found)
     recorder.counts = type(recorder.counts)({key: value for key, value in recorder.counts.items() if "wrong" not in key})
     recorder.again = 1
-    few = {**step, "seconds": 1.5, "seed": 5}
+    few = {**step, "seconds": 1.5, "until": math.inf, "seed": 5}
     soak.soak(llm, few, {})
     recorder.again = 0
     return recorder.found[before:]

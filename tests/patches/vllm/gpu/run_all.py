@@ -9,7 +9,8 @@ Sections:
   graphs          eager against full and piecewise CUDA graphs, token for token; n-gram speculation off and on
   decode_kernels  V-10 with fakes that count, and with sparkforge_kernels from the folder in $SPARKFORGE_KERNELS_SITE
   sharp           the fitted model (sharp.py): every token equal, in every graph mode, n-gram off and on; faults planted
-  soak            requests that come and go for --soak-seconds on every captured path, on the fitted model, every token
+  soak            requests that come and go for --soak-seconds on every captured path, on the fitted model, every token;
+                  --soaks names paths, --soak-replays and --soak-compositions what each must have had when it ends
   captured        V-12: every node, address, descriptor and tactic of every graph, equal at replay; defects planted
   server          `vllm serve` over HTTP on the fitted model: chats, completions, streamed, many at once
   wide            the same model at full width, two layers: e2e_dense and attention, if time is left
@@ -28,70 +29,44 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import judge as judging
 import packages
-import verdicts
-from judge import LOGIT_LIMIT, MEAN_LIMIT, REGRET_LIMIT, Check, Judge
+from judge import Judge
 from plan import SEED, Engines, Prompts
 from pool import Job, Pool
+from sections import CAPTURED, FAULTS, KERNELS, KNOWN, SECTIONS, SERVED, SERVER_FLAGS, SOAKS, Sections, needs_kernels, table
 
-SECTIONS = (
-    "sharp", "soak", "captured", "server", "dense", "e2e_dense", "attention", "graphs", "decode_kernels", "wide",
-)  # fmt: skip
-# Name, engine, the engine whose tokens it must repeat.
-GRAPHS = (
-    ("full", "T.full", "T.eager"),
-    ("compiled, piecewise and full", "T.default", "T.compiled"),
-    ("compiled against eager", "T.compiled", "T.eager"),
-    ("n-gram against none, eager", "T.ngram.eager", "T.eager"),
-    ("n-gram, full", "T.ngram.full", "T.ngram.eager"),
-    ("n-gram, compiled", "T.ngram.default", "T.ngram.eager"),
-    ("full", "F.full", "F.eager"),
-    ("compiled, piecewise and full", "F.default", "F.compiled"),
-    ("compiled against eager", "F.compiled", "F.eager"),
-    ("n-gram against none, eager", "F.ngram.eager", "F.eager"),
-    ("n-gram, compiled", "F.ngram.default", "F.ngram.eager"),
-)
-KERNELS = {"fake": ("K.fake.eager", "K.fake.full", "K.fake.default"), "real": ("K.real.eager", "K.real.full")}
-# Name, the engine whose logits its own are held to.
-KNOWN = (
-    ("X.T.eager", "X.T.eager"), ("X.T.full", "X.T.eager"), ("X.T.default", "X.T.compiled"), ("X.T.compiled", "X.T.eager"),
-    ("X.T.ngram.eager", "X.T.eager"), ("X.T.ngram.full", "X.T.eager"), ("X.T.ngram.default", "X.T.eager"),
-    ("X.F.eager", "X.T.eager"), ("X.F.full", "X.F.eager"), ("X.F.default", "X.F.compiled"), ("X.F.compiled", "X.F.eager"),
-    ("X.F.ngram.eager", "X.F.eager"), ("X.F.ngram.default", "X.F.eager"),
-    ("X.T.fp8.eager", "X.T.fp8.eager"), ("X.T.fp8.compiled", "X.T.fp8.eager"), ("X.T.fp8.default", "X.T.fp8.compiled"), ("X.T.fp8.ngram.default", "X.T.fp8.eager"),
-    ("X.F.fp8.eager", "X.F.fp8.eager"), ("X.F.fp8.full", "X.F.fp8.eager"), ("X.F.fp8.compiled", "X.F.fp8.eager"),
-    ("X.F.fp8.default", "X.F.fp8.compiled"),
-)  # fmt: skip
-FAULTS = "X.T.faults.eager"
-SOAKS = (
-    "S.X.F.default", "S.X.F.fp8.default", "S.X.T.default", "S.X.T.fp8.default", "S.X.T.ngram.default", "S.X.F.ngram.default",
-    "S.X.F.full", "S.X.F.fp8.full", "S.X.T.full", "S.X.T.ngram.full", "S.X.T.fp8.ngram.default", "S.X.K.real.default",
-)  # fmt: skip
-CAPTURED = ("C.X.F.default", "C.X.F.fp8.default", "C.X.T.default", "C.X.T.ngram.default")
-SERVED = "server.F.default"
-SERVER_FLAGS = [
-    "--dtype=bfloat16", "--max-model-len=1024", "--max-num-seqs=16", "--max-num-batched-tokens=2048",
-    "--gpu-memory-utilization=0.05", f"--kv-cache-memory-bytes={1 << 30}", "--moe-backend=marlin", "--mxfp4-layers=all",
-    "--attention-backend=FLASHINFER", "--no-enable-flashinfer-autotune",
-]  # fmt: skip
+# Of what an engine says of itself, what the result keeps.
+FACTS = ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing")
 
 
-def words() -> argparse.Namespace:
+def words(said: Sequence[str] | None = None) -> argparse.Namespace:
     """The command's words."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, help="file for all numbers")
     parser.add_argument("--only", default="", help=f"sections, of {', '.join(SECTIONS)}")
     parser.add_argument("--minutes", type=float, default=8.0, help="everything ends by then")
+    parser.add_argument("--soaks", default="", help=f"paths to soak, of {', '.join(SOAKS)}; all by default")
     parser.add_argument("--soak-seconds", type=float, default=100.0, help="each soak; they run beside each other")
+    parser.add_argument("--soak-replays", type=int, default=0, help="of each path at least, else it is wrong")
+    parser.add_argument("--soak-compositions", type=int, default=0, help="changes of each path's batch at least")
     parser.add_argument("--jobs", type=int, default=max(2, min(10, (os.cpu_count() or 4) * 5 // 8)), help="at a time")
     parser.add_argument("--work", type=Path, help="folder for checkpoints and logs; a temporary one by default")
-    found = parser.parse_args()
-    found.only = [one for one in found.only.split(",") if one] or list(SECTIONS)
-    if unknown := [one for one in found.only if one not in SECTIONS]:
-        parser.error(f"--only {','.join(unknown)}: choose from {', '.join(SECTIONS)}")
+    found = parser.parse_args(said)
+    for option, choices in (("only", SECTIONS), ("soaks", SOAKS)):
+        named = [one for one in getattr(found, option).split(",") if one]
+        if unknown := [one for one in named if one not in choices]:
+            parser.error(f"--{option} {','.join(unknown)}: choose from {', '.join(choices)}")
+        setattr(found, option, list(dict.fromkeys(named)) or list(choices))
+    least = {"replays": found.soak_replays, "compositions": found.soak_compositions}
+    if min(least.values()) < 0:
+        parser.error("--soak-replays and --soak-compositions: no fewer than 0")
+    if "soak" not in found.only and (any(least.values()) or found.soaks != list(SOAKS)):
+        parser.error("--soaks, --soak-replays and --soak-compositions are the section soak's, which --only leaves out")
+    found.least = {name: count for name, count in least.items() if count}
     return found
 
 
@@ -154,7 +129,7 @@ class Run:
         jobs = [Job("facts", "facts.py", [str(self.folder / "facts.json")], limit=90)]
         if names or fitted:
             jobs.append(Job("checkpoint", "checkpoint.py", ["tiny", str(self.folder / "tiny")], limit=120))
-        soaks = [name for name in SOAKS if "real" not in name or self.kernels] if self.asks("soak") else []
+        soaks = [name for name in self.asked.soaks if self.kernels or not needs_kernels(name)] if self.asks("soak") else []
         if any("F" in name.split(".") for name in names) or fitted or self.asks("wide"):
             jobs.append(Job("jit", "jit.py", [str(self.folder / "jit.json")], limit=420))
         if fitted:
@@ -188,7 +163,8 @@ class Run:
                 self.sharp.soaking(name, min(40.0, self.asked.soak_seconds), 50 + number, beside=40)
                 for number, name in enumerate(CAPTURED)
             ]
-        jobs += [self.sharp.soaking(name, self.asked.soak_seconds, number) for number, name in enumerate(soaks)]
+        seconds, least = self.asked.soak_seconds, self.asked.least
+        jobs += [self.sharp.soaking(name, seconds, SOAKS.index(name), least=least) for name in soaks]
         if self.asks("server"):
             jobs.append(self.sharp.serving(SERVED, SERVER_FLAGS, self.plugin, Path(__file__).resolve().parent))
         if self.asks("sharp"):
@@ -197,7 +173,7 @@ class Run:
         return jobs
 
     def _with_kernels(self, job: Job) -> None:
-        if "real" in job.name.split(".") and self.kernels:
+        if needs_kernels(job.name) and self.kernels:
             job.env["PYTHONPATH"] = os.pathsep.join([str(self.sites["real"]), self.kernels])
 
     def _dense_decode(self, kind: str) -> Job:
@@ -245,114 +221,6 @@ class Run:
             job.optional = True
         return jobs
 
-    # ---- checks
-
-    def checks(self) -> list[Check]:
-        """Every check of the sections asked for; one that breaks is a line of its own."""
-        tiny, wide = Judge(self.pool), Judge(self.pool)
-        for label, sequences in self.judged.items():
-            (wide if label.startswith("W.") else tiny).take_scores(label, sequences)
-        sections = {
-            "dense": lambda: judging.dense(tiny),
-            "e2e_dense": lambda: self._e2e(tiny),
-            "attention": lambda: self._attention(tiny),
-            "graphs": lambda: self._graphs(tiny),
-            "decode_kernels": lambda: self._decode(tiny),
-            "sharp": lambda: self._sharp(tiny),
-            "soak": lambda: self._soak(tiny),
-            "captured": lambda: self._captured(tiny),
-            "server": lambda: verdicts.server(tiny, SERVED),
-            "wide": lambda: self._wide_checks(wide),
-        }
-        for name in self.asked.only:
-            try:
-                sections[name]()
-            except Exception as error:  # what was judged before it is still shown
-                tiny.add(name, "the judging itself", "wrong", f"{type(error).__name__}: {error}")
-        return tiny.checks + wide.checks
-
-    def _e2e(self, judge: Judge) -> None:
-        limits = (REGRET_LIMIT, MEAN_LIMIT)
-        for name, job in (("Marlin", "T.eager"), ("Triton MoE", "T.moetriton.eager")):
-            judge.logits("e2e_dense", f"{name}, prefill against BF16", job, "score", LOGIT_LIMIT)
-            judge.decode_logits("e2e_dense", f"{name}, decode against BF16", job, self.prompts.main, LOGIT_LIMIT)
-            pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("e2e_dense", f"{name}, greedy regret", job, pairs, limits)
-        judge.own("e2e_dense", "the reference's own regret", "score")
-
-    def _attention(self, judge: Judge) -> None:
-        judging.built(judge, "jit")
-        judge.logits("attention", "BF16 KV, prefill against Triton", "F.eager", "T.eager", LOGIT_LIMIT)
-        plain, fp8 = (REGRET_LIMIT, MEAN_LIMIT), (judging.REGRET_LIMIT_FP8, judging.MEAN_LIMIT_FP8)
-        for kind, job, limit, limits in (
-            ("BF16 KV, FlashInfer", "F.eager", LOGIT_LIMIT, plain),
-            ("FP8 KV, FlashInfer", "F.fp8.eager", judging.LOGIT_LIMIT_FP8, fp8),
-            ("FP8 KV, Triton", "T.fp8.eager", judging.LOGIT_LIMIT_FP8_QUERIES, fp8),
-        ):
-            judge.logits("attention", f"{kind}, prefill", job, "score", limit)
-            judge.decode_logits("attention", f"{kind}, decode", job, self.prompts.main, limit)
-            pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("attention", f"{kind}, greedy regret", job, pairs, limits)
-        facts = self.pool.json("F.eager") or {}
-        if facts:
-            right = judging.verdict(facts.get("attention") == ["FLASHINFER"])
-            judge.add("attention", "backend in use", right, str(facts.get("attention")))
-
-    def _graphs(self, judge: Judge) -> None:
-        prompts = self.prompts.main + self.prompts.mixed
-        for what, job, base in GRAPHS:
-            label = f"{'FlashInfer' if job.startswith('F') else 'Triton'}, {what}"
-            facts = self.pool.json(job) or {}
-            mode = f", {facts['graphs'].rsplit('.', 1)[-1]}" if "graphs" in facts else ""
-            judge.tokens("graphs", label, job, base, prompts, more=mode)
-
-    def _decode(self, judge: Judge) -> None:
-        prompts = self.prompts.main + self.prompts.mixed
-        for kind in ("fake", "real"):
-            if kind == "real" and not self.kernels:
-                judge.add("decode_kernels", "real", "not run", "SPARKFORGE_KERNELS_SITE is not set")
-                continue
-            name = f"dense.{kind}"
-            if not judge.missing("decode_kernels", f"{kind}, layers", name):
-                layers = (self.pool.json(name) or {}).get("layers", {"error": "did not run"})
-                judging.products(judge, "decode_kernels", layers, decode=True, label=kind)
-            eager = KERNELS[kind][0]
-            for job in KERNELS[kind]:
-                base = "T.eager" if job == eager else eager
-                judge.tokens("decode_kernels", f"{job} as {base}", job, base, prompts)
-                judging.kernels(judge, "decode_kernels", f"{job} ran", job, None if job == eager else eager)
-
-    def _soak(self, judge: Judge) -> None:
-        for name in SOAKS:
-            if "real" not in name or self.kernels:
-                verdicts.soak(judge, name)
-        found = [(self.pool.json(name) or {}).get("soak", {}) for name in SOAKS]
-        keys = ("replays", "replays FULL", "replays PIECEWISE", "compositions", "mixed", "requests", "equal", "differing")
-        total = {key: sum(one.get(key, 0) for one in found) for key in keys}
-        said = ", ".join(f"{value} {key}" for key, value in total.items())
-        enough = total["replays"] >= 200_000 and total["compositions"] >= 10_000
-        judge.add("soak", "all together", judging.verdict(enough, not total["differing"]), said, **total)
-
-    def _sharp(self, judge: Judge) -> None:
-        verdicts.fitted(judge)
-        wanted = self.prompts.replies["main"] + self.prompts.replies["mixed"]
-        for name, base in KNOWN:
-            verdicts.known(judge, f"{name} as {base}" if name != base else name, name, base, wanted)
-        verdicts.planted(judge, FAULTS, wanted)
-
-    def _captured(self, judge: Judge) -> None:
-        for name in CAPTURED:
-            verdicts.captured(judge, name)
-        verdicts.cutlass(judge)
-
-    def _wide_checks(self, judge: Judge) -> None:
-        prompts = self.prompts.main
-        for job in ("W.T.eager", "W.F.default"):
-            judge.logits("wide", f"{job[2:]}, prefill against BF16", job, "W.score", LOGIT_LIMIT)
-            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, LOGIT_LIMIT)
-            pairs = list(zip(prompts, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs, (REGRET_LIMIT, MEAN_LIMIT))
-
 
 def main() -> int:
     """Run, judge, print, write."""
@@ -368,11 +236,11 @@ def main() -> int:
         run.pool.run(run.plan())
     except KeyboardInterrupt as stop:
         interrupted = type(stop).__name__
-    checks = run.checks()
+    checks = Sections(run.pool, run.prompts, asked, run.judged, kernels=bool(run.kernels)).checks()
     jobs = {}
     for name, ended in run.pool.ended.items():
         told = run.pool.json(name) or {}
-        facts = {key: told[key] for key in ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing") if key in told}
+        facts = {key: told[key] for key in FACTS if key in told}
         jobs[name] = {"state": ended.state, "seconds": ended.seconds, "last": ended.last, **facts}
     result = {
         "facts": run.pool.json("facts"),
@@ -392,26 +260,16 @@ def main() -> int:
     return 1 if wrong or interrupted else 0
 
 
-def table(checks: list[Check], most: int = 42) -> list[str]:
-    """A line for each check, or where those are too many, one for all that is right in a section."""
-    short: set[str] = set()
-    for section in ("sharp", "decode_kernels", "wide", "e2e_dense", "graphs", "attention", "soak"):
-        right = sum(check.verdict == "right" and check.section in short for check in checks)
-        if len(checks) - right + len(short) <= most:
-            break
-        short.add(section)
-    lines = [check.line() for check in checks if not (check.verdict == "right" and check.section in short)]
-    for section in SECTIONS:
-        names = [check.name for check in checks if check.verdict == "right" and check.section == section]
-        if section in short and names:
-            lines.append(f"{section:14} {f'{len(names)} others':34} right    {'; '.join(names)}"[:150])
-    return lines
-
-
 def _options(asked: argparse.Namespace) -> list[str]:
     """The command's words without a path of this machine."""
     said = ["--json", asked.json.name, "--minutes", str(asked.minutes), "--soak-seconds", str(asked.soak_seconds)]
-    return [*said, "--jobs", str(asked.jobs), *(["--only", ",".join(asked.only)] if asked.only != list(SECTIONS) else [])]
+    said += ["--jobs", str(asked.jobs)]
+    for option, choices in (("only", SECTIONS), ("soaks", SOAKS)):
+        if (named := getattr(asked, option)) != list(choices):
+            said += [f"--{option}", ",".join(named)]
+    for name, count in asked.least.items():
+        said += [f"--soak-{name}", str(count)]
+    return said
 
 
 def _without(text: str, folder: Path) -> str:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
+from collections import Counter
 
 import watch
+
+# Requests at once. The more, the oftener one begins beside others, which is replayed in pieces: several graphs a step.
+AT_ONCE = (1, 2, 3, 4, 6, 8, 12, 16, 16, 16)
 
 
 def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of an engine is called alike
     """Answer requests of the catalogue until the time is over; each reply is compared with the one in it.
+
+    step: "catalogue", "seconds", "seed", and if given "until", a time of day at which it ends however long it has run,
+    and "least", of each count as many: where it has had all of them it ends before its time.
 
     A reply that differs is kept, once for each text, to be judged by its regret: another batch is another order of
     additions, and a near tie may fall otherwise.
@@ -25,18 +33,19 @@ def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of 
     asked: dict[str, int] = {}
     equal = differing = 0
     kept: dict[tuple, dict] = {}
-    before = watch.counts()
+    before, least = watch.counts(), step.get("least", {})
     begun = time.monotonic()
-    number = 0
+    ends = begun + min(step["seconds"], step.get("until", math.inf) - time.time())
+    number, over = 0, False
     failed = None
     wanted = 8
     try:
         while True:
-            over = time.monotonic() - begun > step["seconds"]
+            over = over or time.monotonic() > ends or _has(least, before)
             if over and not asked:
                 break
             if chance.random() < 0.02:
-                wanted = chance.choice((1, 2, 3, 4, 6, 8, 12, 16))
+                wanted = chance.choice(AT_ONCE)
             if not over and len(asked) < wanted:
                 which = chance.randrange(len(catalogue))
                 number += 1
@@ -67,3 +76,8 @@ def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of 
         "failed": failed,
         **watch.since(before),
     }
+
+
+def _has(least: dict[str, int], before: Counter) -> bool:
+    """Whether everything has been counted so often; never where nothing is asked for."""
+    return bool(least) and all(watch.COUNTS[name] - before[name] >= count for name, count in least.items())

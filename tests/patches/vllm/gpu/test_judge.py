@@ -234,7 +234,7 @@ def test_the_pool_outlives_jobs_that_fail_or_hang(pool, tmp_path):
 
 @pytest.mark.parametrize(("wrong", "lines"), [(0, 42), (10, 42), (60, 60)])
 def test_the_table_is_short_and_hides_nothing_wrong(wrong, lines):
-    from run_all import SECTIONS, table
+    from sections import SECTIONS, table
 
     checks = [
         judging.Check(SECTIONS[n % len(SECTIONS)], f"check {n}", "wrong" if n < wrong else "right", "said")

@@ -100,8 +100,8 @@ def planted(judge: Judge, job: str, wanted: list[list[int]]) -> None:
     judge.add("sharp", "faults taken back", verdict(bool(changed), healed), f"{len(changed)} faults, then as before: {healed}")
 
 
-def soak(judge: Judge, name: str) -> None:
-    """One soak on the fitted model: nothing failed, and every reply is the wanted one."""
+def soak(judge: Judge, name: str, least: dict[str, int] | None = None) -> None:
+    """One soak on the fitted model: nothing failed, every reply is the wanted one, and `least` was had of each count."""
     if judge.missing("soak", name, name):
         return
     told = judge.pool.json(name) or {}
@@ -113,6 +113,10 @@ def soak(judge: Judge, name: str) -> None:
     if found.get("failed"):
         said = f"{found['failed'][:80]}; {said}"
     right = [found.get("failed") is None, where, found.get("equal", 0) > 0, found.get("differing", 1) == 0]
+    for count, wanted in (least or {}).items():
+        right.append(found.get(count, 0) >= wanted)
+        if not right[-1]:
+            said = f"{found.get(count, 0)} {count} of {wanted}; {said}"
     kept = [{"reply": one["reply"], "prompt": len(one["prompt"])} for one in found.get("kept", [])[:4]]
     judge.add("soak", name, verdict(*right), said, **numbers, differing_replies=kept)
 
@@ -155,12 +159,16 @@ def cutlass(judge: Judge) -> None:
     if judge.missing("captured", "CUTLASS MoE in BF16", "cutlass"):
         return
     found = judge.pool.json("cutlass")
-    counts = found.get("counts", {})
+    counts, holes = found.get("counts", {}), found.get("holes", {})
+    unread = holes.get("graphs whose outputs stay with all holes scribbled", 0)
     said = (
         f"{counts.get('replays', 0)} replays, {counts.get('captures beside', 0)} captured beside, {found.get('wrong')} wrong, "
+        f"{holes.get('words with holes')} words with holes, unread in {unread} of {holes.get('graphs')} graphs, "
         f"{len(found.get('differing tactics', [1]))} sizes with two tactics, off by {found['worst']['reference']:.4f} (limit {found['limit']})"
     )
     right = [
+        holes.get("graphs", 0) > 0, unread == holes.get("graphs") == holes.get("graphs whose outputs repeat"),
+        holes.get("clones run", 0) > 0,
         found.get("wrong") == 0, counts.get("replays", 0) > 0, counts.get("captures beside", 0) > 0,
         not found.get("differing tactics", [1]), max(found["worst"].values()) <= found["limit"],
     ]  # fmt: skip
@@ -168,6 +176,7 @@ def cutlass(judge: Judge) -> None:
     told = dict(found.get("planted", {}))
     if told.get("a tactic that changes") == ["no other tactic could be run"]:
         told["a tactic that changes"] = []
+    told.setdefault("a word that is read", [])
     if not told.pop("freed", 0):
         told["weights that move"] = []
     spoilt(judge, "CUTLASS MoE", told)
