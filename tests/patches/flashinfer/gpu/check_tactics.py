@@ -7,9 +7,10 @@ The tuner measures a tactic by its id with the binding's `run_gemm_profile`; the
 tuner chose. For every id of both GEMMs this compares the kernel that the profiler's run started with the one that the
 op started (names as CUPTI gives them, from torch.profiler), checks that different ids of GEMM2's TMA kernels are
 different kernels, that the binding's own name of the tactic (patched only) agrees with the kernel's tile and epilogue,
-and holds the output against float32. The pin runs the same beside it: it must be seen to run other kernels than were
-asked for. The patched tree also shows the choice of a tile (FLASHINFER_MOE_TILE, the default by rows over the real
-list, a tuned tactic, an unknown tile) and that runners are made once. Exit status 1 if any of that is not so.
+and holds the output against float32. The pin runs the same beside it (over the patched tree's GEMM kernels where
+moe_sm90.py linked them to it): it must be seen to run other kernels than were asked for. The patched tree also shows
+the choice of a tile (FLASHINFER_MOE_TILE, the default by rows over the real list, a tuned tactic, an unknown tile) and
+that runners are made once. Exit status 1 if any of that is not so.
 """
 
 from __future__ import annotations
@@ -29,143 +30,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 import moe_sm90
+from moe_case import (
+    BF16, EXPERTS, HIDDEN, INTER, RMS, TOP_K, Problem, Recorder, Runner, name_of, shape,
+)  # fmt: skip
 
-BF16 = torch.bfloat16
-EXPERTS, TOP_K, HIDDEN, INTER = 32, 4, 512, 384
-ALPHA, BETA, LIMIT = 1.702, 1.0, 7.0  # gpt-oss
-SWIGLU, SWIGLU_BIAS = 3, 5  # the op turns the first into the second where it gets alpha, beta and a limit
 NAMES = os.environ.get("KERNEL_NAMES", "")
-RMS = 1.0e-2  # BF16 rounding of the activation between the GEMMs, and of the output
-GEMM = re.compile(r"MainloopSm90ArrayTma|MoeFCGemm|fused_moe::")
-# The profiler leaves names of this length mangled, and c++filt does not take them. In the text behind the name of the main
-# loop stand two tuples of three numbers, cluster and tile; a number that was there before may be a reference to it.
-_NUMBER = r"(?:N\w*?(?:1C|S[0-9A-Z]*_)ILi(\d+)EEE|S[0-9A-Z]*_)"
-TUPLE = re.compile(f"IJ{_NUMBER}{_NUMBER}{_NUMBER}E")
-
-
-class Problem:
-    """Weights and tokens of an MoE layer as gpt-oss has it, with experts that get nothing, and its output in float32."""
-
-    def __init__(self, tokens: int, seed: int = 0) -> None:
-        random = torch.Generator(device="cuda").manual_seed(1000 * seed + tokens)
-
-        def normal(*shape: int, scale: float) -> torch.Tensor:
-            return (torch.randn(*shape, generator=random, device="cuda") * scale).to(BF16)
-
-        self.x = normal(tokens, HIDDEN, scale=1.0)
-        self.fc1 = normal(EXPERTS, 2 * INTER, HIDDEN, scale=HIDDEN**-0.5)  # rows: up, then gate
-        self.fc2 = normal(EXPERTS, HIDDEN, INTER, scale=INTER**-0.5)
-        self.bias1 = normal(EXPERTS, 2 * INTER, scale=0.5)
-        self.bias2 = normal(EXPERTS, HIDDEN, scale=0.5)
-        # A quarter of the experts gets half of the tokens, another quarter none.
-        weights = torch.ones(EXPERTS, device="cuda")
-        weights[: EXPERTS // 4], weights[-EXPERTS // 4 :] = 4.0, 0.0
-        self.experts = torch.multinomial(weights.expand(tokens, -1), TOP_K, generator=random).int()
-        self.scales = torch.rand(tokens, TOP_K, generator=random, device="cuda") + 0.1
-        self.alpha, self.beta, self.limit = (torch.full((EXPERTS,), v, device="cuda") for v in (ALPHA, BETA, LIMIT))
-        self.want = self.reference()
-
-    def reference(self) -> torch.Tensor:
-        out = torch.zeros(self.x.shape, device="cuda")
-        for expert in range(EXPERTS):
-            token, slot = (self.experts == expert).nonzero(as_tuple=True)
-            hidden = self.x[token].float() @ self.fc1[expert].float().T + self.bias1[expert].float()
-            up, gate = hidden.chunk(2, dim=-1)
-            gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
-            act = (gate * torch.sigmoid(ALPHA * gate) * (up + BETA)).to(BF16).float()
-            row = act @ self.fc2[expert].float().T + self.bias2[expert].float()
-            out.index_add_(0, token, row * self.scales[token, slot, None])
-        return out
-
-    def error(self, got: torch.Tensor) -> float:
-        off = got.float() - self.want
-        return float(off.square().mean().sqrt() / self.want.square().mean().sqrt())
-
-
-class Runner:
-    """The compiled runner, called as core.py calls it."""
-
-    def __init__(self, library: Path) -> None:
-        import tvm_ffi
-
-        self.runner = tvm_ffi.load_module(str(library)).init(BF16, BF16, BF16, False, False, False, False)
-        self.gemm1, self.gemm2 = self.runner.get_gemm1_tactic_count(), self.runner.get_gemm2_tactic_count()
-
-    def op(self, p: Problem, id1: int, id2: int) -> torch.Tensor:
-        out = torch.full_like(p.x, float("nan"))
-        self.runner.run_moe(
-            out, p.x, p.experts, p.scales, p.fc1, p.bias1, p.fc2, p.bias2, [], None, p.alpha, p.beta, p.limit, True,
-            1, 0, 1, 0, 1, 0, False, False, [id1, id2], False, SWIGLU,
-        )  # fmt: skip
-        return out
-
-    def profiled(self, p: Problem, gemm: int, tactic: int, *, prepare: bool) -> None:
-        self.runner.run_gemm_profile(
-            p.x, p.fc1, p.bias1, p.fc2, p.bias2, TOP_K, 1, 0, 1, 0, 1, 0, False, False, gemm, tactic, prepare, False, SWIGLU_BIAS,
-        )  # fmt: skip
-
-
-class Recorder:
-    """Names of the kernels between marks, from one session of the profiler."""
-
-    def __init__(self) -> None:
-        self.mark = torch.zeros(7, dtype=torch.int16, device="cuda")
-        self.labels: list[tuple] = []
-        self.outputs: dict[tuple, object] = {}
-
-    def __enter__(self) -> Recorder:
-        from torch.profiler import ProfilerActivity, profile
-
-        self.session = profile(activities=[ProfilerActivity.CUDA])
-        self.session.__enter__()
-        return self
-
-    def step(self, label: tuple, call) -> None:
-        torch.cuda.synchronize()
-        self.mark.fill_(len(self.labels) % 100)  # FillFunctor<short>: nothing else here fills int16
-        torch.cuda.synchronize()
-        self.labels.append(label)
-        self.outputs[label] = call()
-        torch.cuda.synchronize()
-
-    def __exit__(self, *problem: object) -> None:
-        torch.cuda.synchronize()
-        self.session.__exit__(None, None, None)
-        if problem[0] is not None:
-            return
-        events = [e for e in self.session.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-        events.sort(key=lambda e: e.time_range.start)
-        groups: list[list[str]] = []
-        for event in events:
-            name = event.name
-            if "FillFunctor<short>" in name:
-                groups.append([])
-            elif groups:
-                groups[-1].append(name)
-        assert len(groups) == len(self.labels), f"{len(groups)} marks seen, {len(self.labels)} set"
-        self.kernels = dict(zip(self.labels, groups, strict=True))
-
-    def gemms(self, label: tuple) -> list[str]:
-        return [name for name in self.kernels[label] if GEMM.search(name)]
-
-
-def shape(kernel: str) -> dict:
-    """What a kernel's mangled name says of it."""
-    at = kernel.find("MainloopSm90")
-    tuples = TUPLE.findall(kernel, at)[:2] if at >= 0 else []
-    if len(tuples) < 2:
-        return {"tile": "", "cluster": "", "finalize": "Scatter" in kernel}
-    # M is 128 or 256; a reference for N can only be to M, and one for K (64) only to N. The same in the cluster of 1 and 2.
-    (cm, cn, _), (m, n, k) = tuples
-    n = n or m
-    return {"tile": f"{m}x{n}x{2 * int(k or n)}", "cluster": f"{cm}x{cn or cm}", "finalize": "Scatter" in kernel}
-
-
-def name_of(runner: Runner, tactic: int) -> str:
-    try:
-        return str(runner.runner.get_tactic_name(tactic))
-    except AttributeError:
-        return ""  # the pin names none
+TILE = re.compile(r"\d+x\d+x\d+ ")
 
 
 def ids(library: Path, failures: list[str], *, patched: bool) -> dict:
@@ -205,7 +75,8 @@ def ids(library: Path, failures: list[str], *, patched: bool) -> dict:
                 failures.append(f"{what}: rms {errors}")
             if patched and not same:
                 failures.append(f"{what}: measured {shape(measured[0])}, ran {said}")
-            if patched and said["tile"] and not name.startswith(said["tile"] + " "):
+            # Named by its tile if, and only if, a tile is read from its kernel's name: without that nothing is compared.
+            if patched and (f"{said['tile']} " if said["tile"] else "") != (TILE.match(name) or [""])[0]:
                 failures.append(f"{what} is called {name!r} and is {said}")
             if patched and said["tile"] and ("finalize=1" in name) != said["finalize"]:
                 failures.append(f"{what} is called {name!r} and is {said}")
@@ -214,6 +85,8 @@ def ids(library: Path, failures: list[str], *, patched: bool) -> dict:
                 failures.append(f"{what}: finalize epilogue {said['finalize']}, a kernel that finalizes {finalizes}")
     if NAMES:  # to look at what a name of a kernel is made of
         Path(NAMES).write_text(json.dumps(sorted(kernels)))
+    if not all(bool(shape(name)["tile"]) == ("MainloopSm90" in name) for name in kernels):
+        failures.append("the tile of some TMA kernel was not read from its name")
     tma = {name for name, users in kernels.items() if "MainloopSm90" in name and users[-1][0] == 2}
     offered = sum(row["gemm"] == 2 and bool(row["measured"]["tile"]) for row in rows)
     if len(tma) != offered:
@@ -349,8 +222,63 @@ def child(module: Path, package: Path | None, what: str = "") -> dict:
     if package:
         environment["PYTHONPATH"] = os.pathsep.join([str(package), environment.get("PYTHONPATH", "")])
     words = [sys.executable, __file__, "--module", str(module), "--inside", what or ("pin" if package else "patched")]
-    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        message = f"{' '.join(words[2:])}: status {done.returncode}"
+        raise RuntimeError(message)
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def judged(found: dict[str, dict]) -> list[str]:
+    failures = list(found["patched"]["failures"])
+    for made in found["patched"]["runners"]:
+        if made["python_runners"] != 2 or made["compiled_runners"] != 1:
+            failures.append(f"{made['python_runners']} runners were made, {made['compiled_runners']} compiled ones")
+    if "pin" in found:
+        failures += [f"pin: {failure}" for failure in found["pin"]["failures"]]
+        if not others(found["pin"]):
+            failures.append("pin: the defect of F-04 was not seen")
+        if any(made["python_runners"] == 2 for made in found["pin"]["runners"]):
+            failures.append("pin: the defect of F-12 was not seen")
+    return failures
+
+
+def others(of: dict) -> list[int]:
+    return [row["id"] for row in of["ids"]["rows"] if not row["same_kernel"]]
+
+
+def show(found: dict[str, dict]) -> None:
+    for name, of in found.items():
+        table = of["ids"]
+        print(
+            f"{name}: GEMM1 {table['gemm1_tactics']} tactics, GEMM2 {table['gemm2_tactics']} ({table['tma_of_gemm2']} TMA, "
+            f"{table['kernels_of_them']} kernels of them), ids that ran another kernel than was measured: {others(of)}; "
+            f"worst rms {max((max(row['rms']) for row in table['rows']), default=float('nan')):.2e}; "
+            f"{[one['python_runners'] for one in of['runners']]} runners in 10 calls, "
+            f"{[round(one['host_us_median']) for one in of['runners']]} us of the host for a call"
+        )
+        for row in of.get("choice", {}).get("untuned", ()):
+            print(f"asked {row['asked']}: ran {[r['tile'] for r in row['ran']]}, rms {row['rms']:.2e}")
+        for row in of.get("choice", {}).get("tuned", ()):
+            print(f"tuned, {row['tile']}: {row['names']}, ran {[r['tile'] for r in row['ran']]}, rms {row['rms']:.2e}")
+
+
+def write(path: Path | None, found: dict[str, dict], failures: list[str]) -> None:
+    if path is None:
+        return
+    patched = found.get("patched", {})
+    path.write_text(
+        json.dumps(
+            {
+                "check": "tactics", "ok": not failures, "device": torch.cuda.get_device_name(),
+                "capability": list(torch.cuda.get_device_capability()), "torch": torch.__version__,
+                "cuda": torch.version.cuda, "flashinfer": patched.get("flashinfer"), "tree": patched.get("tree", ""),
+                "layer": {"experts": EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "inter": INTER}, "rms_limit": RMS,
+                "failures": failures, "runs": found,
+            }
+        )
+        + "\n"
+    )  # fmt: skip
 
 
 def main() -> int:
@@ -366,53 +294,25 @@ def main() -> int:
         of_runners = options.inside == "runners"
         print(json.dumps(runners(library) if of_runners else inside(library, patched=options.inside == "patched")))
         return 0
-    found = {"patched": child(options.module.resolve(), None)}
+    found: dict[str, dict] = {}
+    trees = {"patched": (options.module.resolve(), None)}
     if options.pin:
-        found["pin"] = child(options.pin_module.resolve(), options.pin.resolve())
-    for of in found.values():
-        of["runners"] = []
-    for _ in range(3):  # one after the other, so that neither has the quieter machine
-        found["patched"]["runners"].append(child(options.module.resolve(), None, "runners"))
-        if options.pin:
-            found["pin"]["runners"].append(child(options.pin_module.resolve(), options.pin.resolve(), "runners"))
-    failures = list(found["patched"]["failures"])
-    for name, of in found.items():
-        table = of["ids"]
-        print(
-            f"{name}: GEMM1 {table['gemm1_tactics']} tactics, GEMM2 {table['gemm2_tactics']} ({table['tma_of_gemm2']} TMA, "
-            f"{table['kernels_of_them']} kernels of them), {table['ids_that_ran_another_kernel']} ids ran another kernel, "
-            f"worst rms {max((max(row['rms']) for row in table['rows']), default=float('nan')):.2e}; "
-            f"{[one['python_runners'] for one in of['runners']]} runners in {of['runners'][0]['calls']} calls, "
-            f"{[round(one['host_us_median']) for one in of['runners']]} us of the host for a call"
-        )
-    made = found["patched"]["runners"][0]
-    if made["python_runners"] != 2 or made["compiled_runners"] != 1:
-        failures.append(f"{made['python_runners']} runners were made, {made['compiled_runners']} compiled ones")
-    if "pin" in found:
-        wrong = [row["id"] for row in found["pin"]["ids"]["rows"] if not row["same_kernel"]]
-        print(f"pin: GEMM2 ids that run another kernel than was measured: {wrong}")
-        failures += [f"pin: {failure}" for failure in found["pin"]["failures"]]
-        if not wrong:
-            failures.append("pin: the defect of F-04 was not seen")
-    for row in found["patched"]["choice"]["untuned"]:
-        print(f"asked {row['asked']}: ran {[r['tile'] for r in row['ran']]}, rms {row['rms']:.2e}")
+        trees["pin"] = (options.pin_module.resolve(), options.pin.resolve())
+    try:
+        for name, (module, package) in trees.items():
+            found[name] = child(module, package) | {"runners": []}
+            found[name]["kernels"] = "its own" if (module / "kernels.txt").exists() else "the patched tree's"
+            write(options.json, found, ["not finished"])
+        for _ in range(3):  # one after the other, so that neither has the quieter machine
+            for name, (module, package) in trees.items():
+                found[name]["runners"].append(child(module, package, "runners"))
+        failures = judged(found)
+    except RuntimeError as problem:
+        failures = [str(problem)]
+    show(found)
     for failure in failures:
         print(f"FAILED {failure}")
-    if options.json:
-        import flashinfer
-
-        options.json.write_text(
-            json.dumps(
-                {
-                    "check": "tactics", "ok": not failures, "device": torch.cuda.get_device_name(),
-                    "capability": list(torch.cuda.get_device_capability()), "torch": torch.__version__,
-                    "cuda": torch.version.cuda, "flashinfer": flashinfer.__version__, "tree": found["patched"]["tree"],
-                    "layer": {"experts": EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "inter": INTER}, "rms_limit": RMS,
-                    "failures": failures, "runs": found,
-                }
-            )
-            + "\n"
-        )  # fmt: skip
+    write(options.json, found, failures)
     return 1 if failures else 0
 
 

@@ -2,13 +2,15 @@
 
     PYTHONPATH=<patched package> python check_xqa.py [--json result.json] [--pin <pin's package>] [--runs 1000]
 
-On sm_90 with a BF16 cache this is the same mha.cu as on SM12x, without the fences of sm_121. The race: every CTA of a
-sequence stores its output tile, and one that is slow stores its part over the result that the last one merged.
+On sm_90 with a BF16 cache this is the same mha.cu as on SM12x, without the fences of sm_121. What sm_90 has besides is
+for an FP8 cache, and not compiled here. --build compiles and runs nothing. The race: every CTA of a sequence stores its
+output tile, and one that is slow stores its part over the result that the last one merged.
 Each case runs against float32 from the definition, then `--runs` times beside memory traffic on another stream, and
 must not change by a bit: the parts are merged in a fixed order. Then the same with a test-only build of mha.cu in which
 every CTA but the last waits for some 0.2 ms before that store: the pin must be wrong there, in every case in which CTAs
 share a sequence, or this check sees nothing; the patched kernel must be right. Exit status 1 if any of that is not so.
-Whether the pin shows the race without the wait is recorded, not judged.
+Whether the pin shows the race without the wait is recorded, not judged. The result is written anew after every case,
+as a failure until all are there.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -45,6 +49,13 @@ def module(window: int, *, delayed: bool):
 
     bf16 = torch.bfloat16
     spec = gen_xqa_module(bf16, bf16, PAGE, cases.HEAD_DIM, cases.GROUP, window >= 0, bf16)
+    of_fp8 = {"mha_sm90.cu", "tensorMap.cpp"}
+    spec = dataclasses.replace(
+        spec,
+        name=spec.name + "_bf16",
+        sources=[source for source in spec.sources if source.name not in of_fp8],
+        extra_cuda_cflags=[flag.replace("USE_SM90_MHA=1", "USE_SM90_MHA=0") for flag in spec.extra_cuda_cflags],
+    )
     if not delayed:
         return spec
     (mha,) = [source for source in spec.sources if source.name == "mha.cu"]
@@ -102,24 +113,30 @@ class Kernel:
         return self.out.view(self.batch, self.heads, cases.HEAD_DIM)
 
 
-def numbers(runs: int) -> dict:
-    """Every case, as the tree has the kernel and with the wait planted."""
+def numbers(runs: int) -> Iterator[dict]:
+    """What runs here, then every case, as the tree has the kernel and with the wait planted."""
     import flashinfer
     from flashinfer.jit import env as jit_env
 
     python = importlib.import_module("flashinfer.xqa")  # the package has a function of that name
 
-    traffic = torch.zeros(1 << 29, dtype=torch.uint8, device="cuda"), torch.zeros(1 << 29, dtype=torch.uint8, device="cuda")
-    beside, rows = torch.cuda.Stream(), []
+    traffic = [torch.zeros(1 << 29, dtype=torch.uint8, device="cuda") for _ in range(2)]
+    beside = torch.cuda.Stream()
+    yield {
+        "flashinfer": flashinfer.__version__,
+        "tree": getattr(jit_env, "FLASHINFER_TREE_ID", "") or "unpatched",
+        "device": torch.cuda.get_device_name(),
+        "capability": list(torch.cuda.get_device_capability()),
+    }
     for delayed in (False, True):
         python.get_xqa_module.cache_clear()
         python.gen_xqa_module = lambda *args, delayed=delayed, **_: module(127 if args[5] else -1, delayed=delayed)
         repeats = max(1, runs // 20) if delayed else runs
         for window in (-1, 127):
             for seed, lengths in enumerate(LENGTHS):
+                start = time.monotonic()
                 case = cases.make(lengths, page_size=PAGE, window=window, seed=400 + seed)
                 kernel, want = Kernel(case), cases.reference(case)[0]
-                print(f"wait {delayed}, window {window}, {lengths}", file=sys.stderr, flush=True)
                 first = kernel().clone()
                 rms, largest = map(max, zip(*cases.error(case, first, want), strict=True))
                 differ = torch.zeros((), dtype=torch.int64, device="cuda")
@@ -133,19 +150,19 @@ def numbers(runs: int) -> dict:
                     if number % 20 == 0:
                         worst = torch.maximum(worst, (got.float() - want).abs().max().nan_to_num(float("inf")))
                 torch.cuda.synchronize()
-                rows.append({
+                yield {
                     "delayed": delayed, "window": window, "lengths": lengths, "shared": kernel.shared, "runs": repeats,
                     "rms": rms, "largest": largest, "differ": int(differ),
-                    "worst": float(worst) / float(want.abs().max()),
-                })  # fmt: skip
-    return {"flashinfer": flashinfer.__version__, "tree": getattr(jit_env, "FLASHINFER_TREE_ID", "") or "unpatched", "rows": rows}
+                    "worst": float(worst) / float(want.abs().max()), "seconds": round(time.monotonic() - start, 2),
+                }  # fmt: skip
 
 
 def right(row: dict) -> bool:
     return row["differ"] == 0 and row["rms"] <= RMS and row["largest"] <= LARGEST and row["worst"] <= LARGEST
 
 
-def child(words: list[str], package: Path | None) -> str:
+def start(words: list[str], package: Path | None) -> subprocess.Popen[str]:
+    """This script over another package, with compiled modules of its own."""
     environment = dict(os.environ)
     if package:
         base = Path(environment.get("FLASHINFER_WORKSPACE_BASE", Path.home()))
@@ -153,8 +170,48 @@ def child(words: list[str], package: Path | None) -> str:
             "PYTHONPATH": os.pathsep.join([str(package), environment.get("PYTHONPATH", "")]),
             "FLASHINFER_WORKSPACE_BASE": str(base / "pin-xqa"),
         }
-    done = subprocess.run([sys.executable, __file__, *words], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return done.stdout
+    command = [sys.executable, __file__, "--inside", *words]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def judged(found: dict[str, dict]) -> list[str]:
+    """What is not as it should be; a case that did not run is not."""
+    failures = []
+    for name, of in found.items():
+        asked = [(delayed, window, lengths) for delayed in (False, True) for window in (-1, 127) for lengths in LENGTHS]
+        ran = [(row["delayed"], row["window"], row["lengths"]) for row in of["rows"]]
+        if ran != asked or of["status"] != 0:
+            failures.append(f"{name}: {len(ran)} of {len(asked)} cases ran, status {of['status']}")
+        for row in of["rows"]:
+            what = f"{name}, {'with' if row['delayed'] else 'without'} wait, window {row['window']}, {row['lengths']}"
+            if name == "patched" and not right(row):
+                failures.append(f"{what}: rms {row['rms']:.2e}, {row['differ']} of {row['runs']} runs differ")
+            if name == "pin" and row["delayed"] and row["shared"] and right(row):
+                failures.append(f"{what}: the race was provoked and not seen")
+    return failures
+
+
+def result(found: dict[str, dict], failures: list[str]) -> dict:
+    natural = [row for row in found.get("pin", {}).get("rows", ()) if not row["delayed"]]
+    patched = found["patched"]
+    return {
+        "check": "xqa", "ok": not failures, "device": patched.get("device"), "capability": patched.get("capability"),
+        "torch": torch.__version__, "cuda": torch.version.cuda, "flashinfer": patched.get("flashinfer"),
+        "tree": patched.get("tree", ""), "limits": {"rms": RMS, "largest": LARGEST},
+        "summary": {
+            "pin_runs_without_wait": sum(row["runs"] for row in natural),
+            "of_them_wrong": sum(row["differ"] for row in natural),
+        },
+        "failures": failures, "runs": found,
+    }  # fmt: skip
+
+
+def line(name: str, row: dict) -> str:
+    return (
+        f"{name:8} {row['delayed']!s:>5} {row['window']:6} {len(row['lengths']):5} {max(row['lengths']):8} "
+        f"{row['shared']!s:>6} {row['rms']:9.2e} {row['worst']:9.2e} {row['differ']:5}/{row['runs']:5} "
+        f"{row['seconds']:7}"
+    )
 
 
 def main() -> int:
@@ -165,52 +222,39 @@ def main() -> int:
     parser.add_argument("--build", action="store_true", help="compile only")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.inside and options.build:
+        build()
+        return 0
     if options.inside:
-        build() if options.build else print(json.dumps(numbers(options.runs)))
+        for said in numbers(options.runs):
+            print(json.dumps(said), flush=True)
         return 0
     packages = {"patched": None} | ({"pin": options.pin.resolve()} if options.pin else {})
     if options.build:
-        for package in packages.values():
-            child(["--inside", "--build"], package)
-        return 0
-    found = {}
+        building = [start(["--build"], package) for package in packages.values()]
+        return max(abs(process.wait()) for process in building)
+    found: dict[str, dict] = {}
+    print("tree      wait window batch  longest shared       rms     worst      differ seconds")
     for name, package in packages.items():
-        found[name] = json.loads(child(["--inside", "--runs", str(options.runs)], package).splitlines()[-1])
-
-    failures = []
-    print(f"{'tree':8} {'wait':>5} {'window':>6} {'batch':>5} {'longest':>8} {'shared':>6} {'rms':>9} {'worst':>9} {'differ':>11}")
-    for name, of in found.items():
-        for row in of["rows"]:
-            what = f"{name}, {'with' if row['delayed'] else 'without'} wait, window {row['window']}, {row['lengths']}"
-            print(
-                f"{name:8} {row['delayed']!s:>5} {row['window']:6} {len(row['lengths']):5} {max(row['lengths']):8} "
-                f"{row['shared']!s:>6} {row['rms']:9.2e} {row['worst']:9.2e} {row['differ']:5}/{row['runs']:5}"
-            )
-            if name == "patched" and not right(row):
-                failures.append(f"{what}: rms {row['rms']:.2e}, {row['differ']} of {row['runs']} runs differ")
-            if name == "pin" and row["delayed"] and row["shared"] and right(row):
-                failures.append(f"{what}: the race was provoked and not seen")
-    natural = [row for row in found.get("pin", {}).get("rows", ()) if not row["delayed"]]
-    summary = {"pin_runs_without_wait": sum(row["runs"] for row in natural), "of_them_wrong": sum(row["differ"] for row in natural)}
-    print(json.dumps(summary))
+        found[name] = {"status": None, "rows": []}
+        process = start(["--runs", str(options.runs)], package)
+        assert process.stdout is not None
+        for said in map(json.loads, process.stdout):
+            if "lengths" in said:
+                found[name]["rows"].append(said)
+                print(line(name, said), flush=True)
+            else:
+                found[name] = said | found[name]
+            if options.json:
+                options.json.write_text(json.dumps(result(found, ["not finished", *judged(found)]), indent=1) + "\n")
+        found[name]["status"] = process.wait()
+    failures = judged(found)
+    whole = result(found, failures)
+    print(json.dumps(whole["summary"]))
     for failure in failures:
         print(f"FAILED {failure}")
     if options.json:
-        import flashinfer
-
-        options.json.write_text(
-            json.dumps(
-                {
-                    "check": "xqa", "ok": not failures, "device": torch.cuda.get_device_name(),
-                    "capability": list(torch.cuda.get_device_capability()), "torch": torch.__version__,
-                    "cuda": torch.version.cuda, "flashinfer": flashinfer.__version__, "tree": found["patched"]["tree"],
-                    "limits": {"rms": RMS, "largest": LARGEST}, "summary": summary, "failures": failures,
-                    "runs": found,
-                },
-                indent=1,
-            )
-            + "\n"
-        )  # fmt: skip
+        options.json.write_text(json.dumps(whole, indent=1) + "\n")
     return 1 if failures else 0
 
 

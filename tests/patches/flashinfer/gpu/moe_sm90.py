@@ -1,7 +1,9 @@
 """FlashInfer's fused MoE module for sm_90, reduced to BF16 x BF16: compiles in minutes, offers all tactics of that type.
 
-    PYTHONPATH=<package> python moe_sm90.py OUT [JOBS]     compiles OUT/fused_moe_90_bf16.so
+    PYTHONPATH=<package> python moe_sm90.py OUT [--jobs N] [--kernels OTHER]     compiles OUT/fused_moe_90_bf16.so
 
+With --kernels the GEMM kernels are those that were compiled for OTHER, from another tree, and all else is this tree's:
+what calls them, chooses them and numbers them. --compile-only leaves the linking to a second call.
 The binding, the heuristics, the dispatch and the GEMM kernels of BF16 are the tree's, unchanged, with the flags of the
 tree's own module. Other types are left out; what refers to them is linked to stubs that throw, so that a call that
 needs one of them is an error and not a wrong answer.
@@ -9,14 +11,15 @@ needs one of them is an error and not a wrong answer.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import re
 import subprocess
-import sys
 import types
 from pathlib import Path
 
 NAME = "fused_moe_90_bf16"
+KERNELS, FILES = "gemm_kernels", 8
 KERNEL = "Sm90, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16"
 OTHER = re.compile(r"moe_gemm_kernels_(?!bf16_bf16)|fp8_blockscale_gemm\.cu$")
 
@@ -27,40 +30,52 @@ def wanted(source: Path) -> bool:
     return OTHER.search(source.name) is None
 
 
-def split(source: Path, folder: Path) -> list[Path]:
-    """A file for each kernel of a generated one, which has eight: they compile beside each other."""
-    if not source.name.endswith(".generated.cu"):
-        return [source]
-    head, *kernels = re.split(r"^#if .*\n", source.read_text(), flags=re.MULTILINE)
-    bodies = [kernel.partition("#endif")[0] for kernel in kernels]
-    tail = kernels[-1].partition("#endif")[2]
+def spread(generated: list[Path], folder: Path, files: int = FILES) -> list[Path]:
+    """The kernels of generated files, mixed: the slow ones do not stand together. Headers take longer than a kernel."""
+    heads, tails, bodies = set(), set(), []
+    for source in generated:
+        head, *kernels = re.split(r"^#if .*\n", source.read_text(), flags=re.MULTILINE)
+        heads.add(head)
+        tails.add(kernels[-1].partition("#endif")[2])
+        bodies += [kernel.partition("#endif")[0] for kernel in kernels]
+    (head,), (tail,) = heads, tails
     folder.mkdir(parents=True, exist_ok=True)
-    parts = [folder / f"{source.name.removesuffix('.generated.cu')}_{i}.generated.cu" for i in range(len(bodies))]
-    for part, body in zip(parts, bodies, strict=True):
-        text = head + body + tail
+    parts = [folder / f"{KERNELS}_{i}.cu" for i in range(min(files, len(bodies)))]
+    for i, part in enumerate(parts):
+        text = head + "".join(bodies[i::files]) + tail
         if not part.exists() or part.read_text() != text:
             part.write_text(text)
     return parts
 
 
-def build(out: Path, jobs: int) -> Path:
+def build(out: Path, jobs: int, *, kernels: Path | None = None, link: bool = True) -> Path:
     """The library; RuntimeError if something of BF16 is not in it."""
     from flashinfer.jit.fused_moe import gen_cutlass_fused_moe_sm90_module
 
     spec = gen_cutlass_fused_moe_sm90_module()
     sources = [source for source in spec.sources if wanted(source)]
-    sources = [part for source in sources for part in split(source, out / "parts")]
+    generated = [source for source in sources if source.name.endswith(".generated.cu")]
+    sources = [source for source in sources if source not in generated]
+    if kernels is None:
+        sources += spread(generated, out / "parts")
     spec = dataclasses.replace(spec, name=NAME, sources=sources)
     spec.write_ninja()
     text = spec.ninja_path.read_text()
     objects = re.findall(r"^build (\S+\.o): ", text, re.MULTILINE)
     subprocess.run(["ninja", "-C", spec.build_dir, f"-j{jobs}", *objects], check=True, stdout=subprocess.DEVNULL)
+    out.mkdir(parents=True, exist_ok=True)
+    if kernels is None:
+        (out / "kernels.txt").write_text("\n".join(name for name in objects if f"_{KERNELS}_" in name))
+    library = out / f"{NAME}.so"
+    if not link:
+        return library
+    if kernels is not None:
+        objects += (kernels / "kernels.txt").read_text().split()
     (libraries,) = re.findall(r"^ldflags = ((?:.*\$\n)*.*)$", text, re.MULTILINE)
     cuda = re.search(r"^cuda_home = (.*)$", text, re.MULTILINE)
     assert cuda is not None
     flags = libraries.replace("$\n", " ").replace("$cuda_home", cuda[1]).split()
 
-    out.mkdir(parents=True, exist_ok=True)
     bare = out / "bare.so"
     subprocess.run(["c++", *objects, *flags, "-o", bare], check=True)
     missing = undefined(bare)
@@ -77,7 +92,6 @@ def build(out: Path, jobs: int) -> Path:
             for i, name in enumerate(missing)
         )
     )
-    library = out / f"{NAME}.so"
     subprocess.run(["c++", "-fPIC", *objects, stubs, *flags, "-o", library], check=True)
     assert not undefined(library)
     return library
@@ -107,4 +121,11 @@ def use(library: Path) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    print(build(Path(sys.argv[1]).resolve(), int(sys.argv[2]) if len(sys.argv) > 2 else 16))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--jobs", type=int, default=16)
+    parser.add_argument("--kernels", type=Path)
+    parser.add_argument("--compile-only", action="store_true")
+    options = parser.parse_args()
+    of = options.kernels and options.kernels.resolve()
+    print(build(options.out.resolve(), options.jobs, kernels=of, link=not options.compile_only))
