@@ -149,6 +149,7 @@ def main(path: Path) -> None:
             asked[step["key"]] = step.get("prompts", [])
             result[step["key"]] = done[step["do"]](llm, step, arrays)
     finally:
+        result["xqa"] = watch.COUNTS["xqa"]  # also those of the capture
         # What was done before a step failed is worth keeping.
         np.savez(f"{stem}.npz", **arrays)
         Path(f"{stem}.json").write_text(json.dumps(result))

@@ -2,8 +2,8 @@
 
 A name says backend, then what is special: T TRITON_ATTN, F FlashInfer; fp8 the KV cache; ngram speculation; eager,
 full (graphs for decode alone, nothing compiled), compiled (no graphs), default (compiled, full and piecewise graphs);
-K with decode kernels; X the fitted model (sharp.py), captured up to 512 tokens, so that prefill beside decode is replayed
-in pieces; S a soak; C a soak under the recorder. All of them hold every layer in MXFP4, so that one BF16 twin judges all of them.
+K with decode kernels; Q FlashInfer with decode by XQA; X the fitted model (sharp.py), captured up to 512 tokens, so that prefill beside decode is replayed
+in pieces; S a soak; C a soak under the recorder. All of them hold every layer in MXFP4: one BF16 twin judges all of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BACKENDS = {"T": "TRITON_ATTN", "F": "FLASHINFER"}
 WIDE_SIZES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
 # Faults that no layer can do without, and smaller ones, which may hide below the margin in a layer (faults.py).
 LARGE_FAULTS = ("attention closed by its sinks", "every expert another's", "qkv shifted", "o shifted")
-OPTIONS = ("T", "F", "K", "X", "S", "C", "fake", "real", "fp8", "ngram", "moetriton", "faults", *MODES)
+OPTIONS = ("T", "F", "Q", "K", "X", "S", "C", "fake", "real", "fp8", "ngram", "moetriton", "faults", *MODES)
 
 
 class Prompts:
@@ -115,6 +115,11 @@ class Prompts:
         ] + ([] if steps else [{"prompt": one["prompt"], "reply": one["reply"]} for one in self.chats])
 
 
+def by_flashinfer(name: str) -> bool:
+    """Whether an engine of this name attends by FlashInfer; then FA2 with sinks does its prefill."""
+    return bool({"F", "Q"} & set(name.split(".")))
+
+
 def arguments(name: str, *, moe: str = "marlin", layers: str = "all") -> dict:
     """Arguments of vllm.LLM that a name means."""
     words = name.split(".")
@@ -122,7 +127,7 @@ def arguments(name: str, *, moe: str = "marlin", layers: str = "all") -> dict:
         raise ValueError(f"{name}: {unknown} mean nothing")
     mode = MODES[words[-1]]
     llm = {**BASE, **mode, "moe_backend": "triton" if "moetriton" in words else moe, "mxfp4_layers": layers}
-    llm["attention_config"] = {"backend": BACKENDS["F" if "F" in words else "T"]}
+    llm["attention_config"] = {"backend": BACKENDS["F" if by_flashinfer(name) else "T"]}
     if "X" in words and words[-1] == "default":
         llm["compilation_config"] = {"cudagraph_capture_sizes": WIDE_SIZES}
         llm["enable_prefix_caching"] = "S" in words  # as the profiles have it: hits change what is computed at once
@@ -153,7 +158,8 @@ class Engines:
         return [str(path)]
 
     def _needs(self, name: str) -> tuple[str, ...]:
-        return (self.made, "jit") if "F" in name.split(".") else (self.made,)
+        modules = ("jit",) * by_flashinfer(name) + ("jit.xqa",) * ("Q" in name.split("."))
+        return (self.made, *modules)
 
     def answering(self, name: str, *, probe: bool = False, catalogue: bool = False, prefix: str = "", **more) -> Job:
         """An engine that answers the prompts, and scores the probe where two engines' logits are compared."""
@@ -222,8 +228,8 @@ class Engines:
         found.limit = seconds + 240
         return found
 
-    def serving(self, name: str, flags: list[str], site: Path, here: Path) -> Job:
-        """The fitted model behind the server."""
+    def serving(self, name: str, flags: list[str], site: Path, here: Path, *, gpus: int = 1) -> Job:
+        """The fitted model behind the server; on several GPUs, on the first ones."""
         job = {
             "model": str(self.model / "mxfp4"), "flags": flags, "chats": self.prompts.chats, "seconds": 200,
             "prompts": self.prompts.sharp("main", "mixed"), "out": str(self.pool.folder / name),
@@ -235,6 +241,8 @@ class Engines:
             return [str(path)]
 
         env = {"PYTHONPATH": str(site), "SPARKFORGE_GPU_TESTS": str(here)}
+        if gpus > 1:
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(str(one) for one in range(gpus))
         return Job(name, "server.py", words, needs=(self.made, "jit"), env=env, limit=320)
 
     def judging(self, name: str, sequences, *, after: tuple[str, ...], own: bool, **more) -> Job:
@@ -260,7 +268,9 @@ class Engines:
 
     def _engine(self, name: str, job, words: list[str], after: tuple[str, ...] = ()) -> Job:
         env = {}
-        extra: dict = {"open_gate": "F" in words, "counters": None}
+        extra: dict = {"open_gate": by_flashinfer(".".join(words)), "counters": None}
+        if "Q" in words:
+            env["VLLM_FLASHINFER_XQA_DECODE"] = "1"
         for kind in ("fake", "real"):
             if kind in words:
                 env["PYTHONPATH"] = str(self.sites[kind])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -55,9 +56,10 @@ class Ended:
 class Pool:
     """Runs jobs; results lie in `folder` as NAME.json, NAME.npz and NAME.log."""
 
-    def __init__(self, folder: Path, *, width: int, until: float, env: dict[str, str]):
+    def __init__(self, folder: Path, *, width: int, until: float, env: dict[str, str], devices: int = 1):
         self.folder, self.width, self.until, self.env = folder, width, until, env
         self.ended: dict[str, Ended] = {}
+        self._turns = itertools.cycle(range(devices)) if devices > 1 else None
 
     def left(self) -> float:
         """Seconds until everything must be over."""
@@ -129,6 +131,8 @@ class Pool:
             self._end(job, "skipped", 0, ("nothing to do",))
             return None
         env = {**os.environ, **self.env, **job.env}
+        if self._turns and "CUDA_VISIBLE_DEVICES" not in job.env:
+            env["CUDA_VISIBLE_DEVICES"] = str(next(self._turns))  # by turns: engines beside each other share it evenly
         paths = [job.env.get("PYTHONPATH"), os.environ.get("PYTHONPATH")]
         env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)  # the caller's packages stay
         with (self.folder / f"{job.name}.log").open("wb") as log:

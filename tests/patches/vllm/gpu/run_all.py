@@ -12,7 +12,8 @@ Sections:
   soak            requests that come and go for --soak-seconds on every captured path, on the fitted model, every token;
                   --soaks names paths, --soak-replays and --soak-compositions what each must have had when it ends
   captured        V-12: every node, address, descriptor and tactic of every graph, equal at replay; defects planted
-  server          `vllm serve` over HTTP on the fitted model: chats, completions, streamed, many at once
+  server          `vllm serve` over HTTP on the fitted model: chats, completions, streamed, many at once; with --gpus 2
+                  also with each layer divided between two GPUs
   wide            the same model at full width, two layers: e2e_dense and attention, if time is left
 
 Needs the patched vllm and flashinfer (both with sparkforge_tree.txt), torch, nvcc, one GPU with 40 GB free. Exit
@@ -37,7 +38,7 @@ import packages
 from judge import Judge
 from plan import SEED, Engines, Prompts
 from pool import Job, Pool
-from sections import CAPTURED, FAULTS, KERNELS, KNOWN, SECTIONS, SERVED, SERVER_FLAGS, SOAKS, Sections, needs_kernels, table
+from sections import CAPTURED, FAULTS, KERNELS, KNOWN, SECTIONS, SERVERS, SOAKS, Sections, needs_kernels, table
 
 # Of what an engine says of itself, what the result keeps.
 FACTS = ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing")
@@ -54,6 +55,7 @@ def words(said: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--soak-replays", type=int, default=0, help="of each path at least, else it is wrong")
     parser.add_argument("--soak-compositions", type=int, default=0, help="changes of each path's batch at least")
     parser.add_argument("--jobs", type=int, default=max(2, min(10, (os.cpu_count() or 4) * 5 // 8)), help="at a time")
+    parser.add_argument("--gpus", type=int, default=1, choices=(1, 2), help="used by turns; two also serve as a pair")
     parser.add_argument("--work", type=Path, help="folder for checkpoints and logs; a temporary one by default")
     found = parser.parse_args(said)
     for option, choices in (("only", SECTIONS), ("soaks", SOAKS)):
@@ -93,7 +95,7 @@ class Run:
     def __init__(self, asked: argparse.Namespace, folder: Path):
         self.asked, self.folder = asked, folder
         until = time.monotonic() + asked.minutes * 60 - 5
-        self.pool = Pool(folder, width=asked.jobs, until=until, env=environment(folder))
+        self.pool = Pool(folder, width=asked.jobs, until=until, env=environment(folder), devices=asked.gpus)
         self.sites = {"fake": packages.fakes(folder / "site-fake"), "real": packages.real(folder / "site-real")}
         self.kernels = os.environ.get("SPARKFORGE_KERNELS_SITE")
         self.prompts = Prompts(2048).with_chats(2048)
@@ -166,7 +168,10 @@ class Run:
         seconds, least = self.asked.soak_seconds, self.asked.least
         jobs += [self.sharp.soaking(name, seconds, SOAKS.index(name), least=least) for name in soaks]
         if self.asks("server"):
-            jobs.append(self.sharp.serving(SERVED, SERVER_FLAGS, self.plugin, Path(__file__).resolve().parent))
+            here = Path(__file__).resolve().parent
+            for name, gpus, flags in SERVERS:
+                if gpus <= self.asked.gpus:
+                    jobs.append(self.sharp.serving(name, flags, self.plugin, here, gpus=gpus))
         if self.asks("sharp"):
             jobs += [self.sharp.known(name, tops="ngram" not in name) for name, _ in KNOWN]
             jobs.append(self.sharp.known(FAULTS, planted=True))
@@ -263,7 +268,7 @@ def main() -> int:
 def _options(asked: argparse.Namespace) -> list[str]:
     """The command's words without a path of this machine."""
     said = ["--json", asked.json.name, "--minutes", str(asked.minutes), "--soak-seconds", str(asked.soak_seconds)]
-    said += ["--jobs", str(asked.jobs)]
+    said += ["--jobs", str(asked.jobs), *(["--gpus", str(asked.gpus)] if asked.gpus > 1 else [])]
     for option, choices in (("only", SECTIONS), ("soaks", SOAKS)):
         if (named := getattr(asked, option)) != list(choices):
             said += [f"--{option}", ",".join(named)]

@@ -13,6 +13,7 @@ from pool import Pool
 SECTIONS = (
     "sharp", "soak", "captured", "server", "dense", "e2e_dense", "attention", "graphs", "decode_kernels", "wide",
 )  # fmt: skip
+EXTRA = ("xqa",)  # run where it is named
 # Name, engine, the engine whose tokens it must repeat.
 GRAPHS = (
     ("full", "T.full", "T.eager"),
@@ -38,18 +39,26 @@ KNOWN = (
     ("X.F.fp8.eager", "X.F.fp8.eager"), ("X.F.fp8.full", "X.F.fp8.eager"), ("X.F.fp8.compiled", "X.F.fp8.eager"),
     ("X.F.fp8.default", "X.F.fp8.compiled"),
 )  # fmt: skip
+BY_XQA = (
+    ("X.Q.eager", "X.F.eager"), ("X.Q.full", "X.Q.eager"), ("X.Q.compiled", "X.Q.eager"), ("X.Q.default", "X.Q.compiled"),
+)  # fmt: skip
 FAULTS = "X.T.faults.eager"
 SOAKS = (
     "S.X.F.default", "S.X.F.fp8.default", "S.X.T.default", "S.X.T.fp8.default", "S.X.T.ngram.default", "S.X.F.ngram.default",
     "S.X.F.full", "S.X.F.fp8.full", "S.X.T.full", "S.X.T.ngram.full", "S.X.T.fp8.ngram.default", "S.X.K.real.default",
 )  # fmt: skip
+EXTRA_SOAKS = ("S.X.Q.default", "S.X.Q.full")
 CAPTURED = ("C.X.F.default", "C.X.F.fp8.default", "C.X.T.default", "C.X.T.ngram.default")
-SERVED = "server.F.default"
 SERVER_FLAGS = [
     "--dtype=bfloat16", "--max-model-len=1024", "--max-num-seqs=16", "--max-num-batched-tokens=2048",
     "--gpu-memory-utilization=0.05", f"--kv-cache-memory-bytes={1 << 30}", "--moe-backend=marlin", "--mxfp4-layers=all",
     "--attention-backend=FLASHINFER", "--no-enable-flashinfer-autotune",
 ]  # fmt: skip
+# Name, GPUs, flags. Two GPUs as two machines are: each layer divided in two, sums by NCCL and not over NVLink's own path.
+SERVERS = (
+    ("server.F.default", 1, SERVER_FLAGS),
+    ("server.F.tp2", 2, [*SERVER_FLAGS, "--tensor-parallel-size=2", "--disable-custom-all-reduce"]),
+)
 
 
 def needs_kernels(name: str) -> bool:
@@ -79,8 +88,9 @@ class Sections:
             "sharp": lambda: self._sharp(tiny),
             "soak": lambda: self._soak(tiny),
             "captured": lambda: self._captured(tiny),
-            "server": lambda: verdicts.server(tiny, SERVED),
+            "server": lambda: self._servers(tiny),
             "wide": lambda: self._wide_checks(wide),
+            "xqa": lambda: self._xqa(tiny),
         }
         for name in self.asked.only:
             try:
@@ -160,6 +170,18 @@ class Sections:
             verdicts.known(judge, f"{name} as {base}" if name != base else name, name, base, wanted)
         verdicts.planted(judge, FAULTS, wanted)
 
+    def _servers(self, judge: Judge) -> None:
+        for name, gpus, _ in SERVERS:
+            if gpus > self.asked.gpus:
+                judge.add("server", name, "not run", f"needs {gpus} GPUs (--gpus)")
+            else:
+                verdicts.server(judge, name)
+
+    def _xqa(self, judge: Judge) -> None:
+        wanted = self.prompts.replies["main"] + self.prompts.replies["mixed"]
+        for name, base in BY_XQA:
+            verdicts.known(judge, f"{name} as {base}", name, base, wanted, section="xqa")
+
     def _captured(self, judge: Judge) -> None:
         for name in CAPTURED:
             verdicts.captured(judge, name)
@@ -183,7 +205,7 @@ def table(checks: list[Check], most: int = 42) -> list[str]:
             break
         short.add(section)
     lines = [check.line() for check in checks if not (check.verdict == "right" and check.section in short)]
-    for section in SECTIONS:
+    for section in (*SECTIONS, *EXTRA):
         names = [check.name for check in checks if check.verdict == "right" and check.section == section]
         if section in short and names:
             lines.append(f"{section:14} {f'{len(names)} others':34} right    {'; '.join(names)}"[:150])

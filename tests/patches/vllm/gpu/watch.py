@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 from collections import Counter
 
 import torch
@@ -32,9 +33,12 @@ class _Opened:
 
 
 def open_gate() -> None:
-    """Let FlashInfer's FA2 serve sinks on this device: one module is told another capability, nothing else is."""
-    module = importlib.import_module("vllm.v1.attention.backends.flashinfer_sinks")
-    module.current_platform = _Opened(module.current_platform)
+    """Let FlashInfer's FA2 serve sinks on this device, and its XQA if it is asked for: two modules are told another
+    capability, nothing else is.
+    """
+    for name in ("flashinfer_xqa", "flashinfer_sinks"):
+        module = importlib.import_module(f"vllm.v1.attention.backends.{name}")
+        module.current_platform = _Opened(module.current_platform)
     if not module.fa2_takes_sinks():
         raise RuntimeError("the gate does not open: this FlashInfer's decode wrapper has no use_sinks")
 
@@ -65,6 +69,16 @@ def install() -> None:
 
         torch.cuda.CUDAGraph.replay = counted_replay
         _count_by_mode()
+
+    if os.environ.get("VLLM_FLASHINFER_XQA_DECODE") == "1":
+        module = importlib.import_module("vllm.v1.attention.backends.flashinfer")
+        run = module.run_xqa
+
+        def run_xqa(*args, **kwargs):
+            COUNTS["xqa"] += 1  # by Python: once for each layer, at capture and wherever no whole graph is replayed
+            return run(*args, **kwargs)
+
+        module.run_xqa = run_xqa
 
     execute = GPUModelRunner.execute_model
     last: list = [frozenset()]
