@@ -2,8 +2,9 @@
 
 A name says backend, then what is special: T TRITON_ATTN, F FlashInfer; fp8 the KV cache; ngram speculation; eager,
 full (graphs for decode alone, nothing compiled), compiled (no graphs), default (compiled, full and piecewise graphs);
-K with decode kernels; Q FlashInfer with decode by XQA; X the fitted model (sharp.py), captured up to 512 tokens, so that prefill beside decode is replayed
-in pieces; S a soak; C a soak under the recorder. All of them hold every layer in MXFP4: one BF16 twin judges all of them.
+K with decode kernels; Q FlashInfer with decode by XQA; X the fitted model (sharp.py), captured up to 512 tokens, so that
+prefill beside decode is replayed in pieces; S a soak; C a soak under the recorder. All of them hold every layer in MXFP4,
+so that one BF16 twin judges all of them.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ Sections:
   server          `vllm serve` over HTTP on the fitted model: chats, completions, streamed, many at once; with --gpus 2
                   also with each layer divided between two GPUs
   wide            the same model at full width, two layers: e2e_dense and attention, if time is left
+  xqa             V-11, where it is named: decode by XQA, KV in BF16, as `sharp`; the test opens the gate
 
 Needs the patched vllm and flashinfer (both with sparkforge_tree.txt), torch, nvcc, one GPU with 40 GB free. Exit
 status 0 where nothing is wrong, 1 where a check is, 2 for wrong words.
@@ -38,7 +39,9 @@ import packages
 from judge import Judge
 from plan import SEED, Engines, Prompts
 from pool import Job, Pool
-from sections import CAPTURED, FAULTS, KERNELS, KNOWN, SECTIONS, SERVERS, SOAKS, Sections, needs_kernels, table
+from sections import (
+    BY_XQA, CAPTURED, EXTRA, EXTRA_SOAKS, FAULTS, KERNELS, KNOWN, SECTIONS, SERVERS, SOAKS, Sections, needs_kernels, table,
+)  # fmt: skip
 
 # Of what an engine says of itself, what the result keeps.
 FACTS = ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing")
@@ -48,9 +51,9 @@ def words(said: Sequence[str] | None = None) -> argparse.Namespace:
     """The command's words."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", type=Path, required=True, help="file for all numbers")
-    parser.add_argument("--only", default="", help=f"sections, of {', '.join(SECTIONS)}")
+    parser.add_argument("--only", default="", help=f"sections, of {', '.join(SECTIONS)} (all if none), and {EXTRA[0]}")
     parser.add_argument("--minutes", type=float, default=8.0, help="everything ends by then")
-    parser.add_argument("--soaks", default="", help=f"paths to soak, of {', '.join(SOAKS)}; all by default")
+    parser.add_argument("--soaks", default="", help=f"paths to soak, of {', '.join(SOAKS + EXTRA_SOAKS)}")
     parser.add_argument("--soak-seconds", type=float, default=100.0, help="each soak; they run beside each other")
     parser.add_argument("--soak-replays", type=int, default=0, help="of each path at least, else it is wrong")
     parser.add_argument("--soak-compositions", type=int, default=0, help="changes of each path's batch at least")
@@ -58,10 +61,10 @@ def words(said: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gpus", type=int, default=1, choices=(1, 2), help="used by turns; two also serve as a pair")
     parser.add_argument("--work", type=Path, help="folder for checkpoints and logs; a temporary one by default")
     found = parser.parse_args(said)
-    for option, choices in (("only", SECTIONS), ("soaks", SOAKS)):
+    for option, choices, more in (("only", SECTIONS, EXTRA), ("soaks", SOAKS, EXTRA_SOAKS)):
         named = [one for one in getattr(found, option).split(",") if one]
-        if unknown := [one for one in named if one not in choices]:
-            parser.error(f"--{option} {','.join(unknown)}: choose from {', '.join(choices)}")
+        if unknown := [one for one in named if one not in choices + more]:
+            parser.error(f"--{option} {','.join(unknown)}: choose from {', '.join(choices + more)}")
         setattr(found, option, list(dict.fromkeys(named)) or list(choices))
     least = {"replays": found.soak_replays, "compositions": found.soak_compositions}
     if min(least.values()) < 0:
@@ -114,7 +117,7 @@ class Run:
     def plan(self) -> list[Job]:
         """All jobs, the longest and most needed first."""
         names: list[str] = []
-        fitted = self.asks("sharp", "soak", "captured", "server")
+        fitted = self.asks("sharp", "soak", "captured", "server", "xqa")
         if self.asks("e2e_dense", "attention", "graphs", "decode_kernels"):
             names += ["T.eager"]
         if self.asks("graphs"):
@@ -134,6 +137,8 @@ class Run:
         soaks = [name for name in self.asked.soaks if self.kernels or not needs_kernels(name)] if self.asks("soak") else []
         if any("F" in name.split(".") for name in names) or fitted or self.asks("wide"):
             jobs.append(Job("jit", "jit.py", [str(self.folder / "jit.json")], limit=420))
+        if self.asks("xqa") or any("Q" in name.split(".") for name in soaks):
+            jobs.append(Job("jit.xqa", "jit.py", [str(self.folder / "jit.xqa.json"), "--xqa"], limit=420))
         if fitted:
             jobs += self._fitted(soaks)
         if self.asks("dense"):
@@ -166,7 +171,7 @@ class Run:
                 for number, name in enumerate(CAPTURED)
             ]
         seconds, least = self.asked.soak_seconds, self.asked.least
-        jobs += [self.sharp.soaking(name, seconds, SOAKS.index(name), least=least) for name in soaks]
+        jobs += [self.sharp.soaking(name, seconds, (SOAKS + EXTRA_SOAKS).index(name), least=least) for name in soaks]
         if self.asks("server"):
             here = Path(__file__).resolve().parent
             for name, gpus, flags in SERVERS:
@@ -175,6 +180,9 @@ class Run:
         if self.asks("sharp"):
             jobs += [self.sharp.known(name, tops="ngram" not in name) for name, _ in KNOWN]
             jobs.append(self.sharp.known(FAULTS, planted=True))
+        if self.asks("xqa"):
+            names = [name for name, _ in BY_XQA] + ([] if self.asks("sharp") else ["X.F.eager"])
+            jobs += [self.sharp.known(name) for name in names]
         return jobs
 
     def _with_kernels(self, job: Job) -> None:

@@ -174,3 +174,30 @@ def test_two_soaks_of_one_run_differ_in_their_seed(pool):
         (path,) = engines.soaking(f"S.X.T.{('default', 'full')[number]}", 20, number).arguments()
         seeds.add(json.loads(Path(path).read_text())["steps"][0]["seed"])
     assert len(seeds) == 2
+
+
+def test_xqa_is_run_where_it_is_named_and_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(Prompts, "with_chats", lambda self, _: self)
+    asked = run_all.words(["--json", "x.json", "--only", "xqa,soak", "--soaks", "S.X.Q.default"])
+    jobs = {job.name: job for job in run_all.Run(asked, tmp_path).plan()}
+    assert {"jit.xqa", "X.F.eager", "X.Q.eager", "X.Q.default", "S.X.Q.default"} <= set(jobs)
+    assert jobs["X.Q.default"].env == {"VLLM_FLASHINFER_XQA_DECODE": "1"}
+    assert jobs["X.Q.default"].needs == ("sharp", "jit", "jit.xqa")
+    assert jobs["X.F.eager"].env == {}
+    (path,) = jobs["X.Q.default"].arguments()
+    job = json.loads(Path(path).read_text())
+    assert (job["open_gate"], job["llm"]["attention_config"]) == (True, {"backend": "FLASHINFER"})
+    plain = run_all.Run(run_all.words(["--json", "x.json"]), tmp_path).plan()
+    assert not [one.name for one in plain if "Q" in one.name.split(".") or "xqa" in one.name]
+
+
+@pytest.mark.parametrize(("calls", "verdict"), [(4, "right"), (0, "wrong")])
+def test_an_engine_that_never_called_xqa_is_wrong(pool, calls, verdict):
+    replies = [[1, 2], [3, 4]]
+    told = {"main": {"replies": replies}, "mixed": {"replies": []}, "graphs": "CUDAGraphMode.NONE", "xqa": calls}
+    for name, one in (("X.Q.eager", told), ("sharp", {"spread": 2.5})):
+        (pool.folder / f"{name}.json").write_text(json.dumps(one))
+        pool.ended[name] = Ended("done")
+    judge = Judge(pool)
+    verdicts.known(judge, "XQA", "X.Q.eager", "X.F.eager", replies, section="xqa")
+    assert (judge.checks[-1].section, judge.checks[-1].verdict) == ("xqa", verdict)

@@ -45,9 +45,9 @@ def _summed(told: dict) -> dict:
     return {key: sum(told.get(step, {}).get(key, 0) for step in ("main", "mixed")) for key in keys}
 
 
-def known(judge: Judge, label: str, job: str, base: str, wanted: list[list[int]]) -> None:
+def known(judge: Judge, label: str, job: str, base: str, wanted: list[list[int]], *, section: str = "sharp") -> None:
     """Every token is the wanted one; graphs are replayed where they can be; logits stay near those of eager."""
-    if judge.missing("sharp", label, job, "sharp"):
+    if judge.missing(section, label, job, "sharp"):
         return
     told = judge.pool.json(job)
     replies = judge.replies(job, "main", "mixed")
@@ -57,13 +57,16 @@ def known(judge: Judge, label: str, job: str, base: str, wanted: list[list[int]]
     where, said = _as_many_as_uniform(told, steps)
     drafted = f", {steps['drafted']} drafted" if steps.get("drafted") else ""
     conditions = [equal == len(wanted), where, "ngram" not in job or steps.get("drafted", 0) > 0]
+    if "Q" in job.split("."):
+        conditions.append(told.get("xqa", 0) > 0)
+        said += f", {told.get('xqa', 0)} calls of XQA"
     numbers = {"replies": len(wanted), "equal": equal, "tokens": sum(map(len, wanted)), "other tokens": off, "steps": steps}
     moved = _moved(judge, job, base)
     said = f"{equal} of {len(wanted)} replies equal{drafted}, {said}"
     if moved:
         conditions += [moved["lead rms"] * SOUND <= moved["least lead"], moved["rms"] <= (LOGIT_LIMIT_FP8 if "fp8" in job else LOGIT_LIMIT)]
         said += f"; least lead {moved['least lead']:.2f}, moved {moved['lead rms']:.3f} rms, {moved['lead most']:.2f} most"
-    judge.add("sharp", label, verdict(*conditions), said, **numbers, logits=moved)
+    judge.add(section, label, verdict(*conditions), said, **numbers, logits=moved)
 
 
 def _moved(judge: Judge, job: str, base: str) -> dict | None:
@@ -112,7 +115,7 @@ def soak(judge: Judge, name: str, least: dict[str, int] | None = None) -> None:
     said += f"{found.get('differing', 0)} not, {graphs}"
     if found.get("failed"):
         said = f"{found['failed'][:80]}; {said}"
-    right = [found.get("failed") is None, where, found.get("equal", 0) > 0, found.get("differing", 1) == 0]
+    right = ["Q" not in name.split(".") or told.get("xqa", 0) > 0, found.get("failed") is None, where, found.get("equal", 0) > 0, found.get("differing", 1) == 0]
     for count, wanted in (least or {}).items():
         right.append(found.get(count, 0) >= wanted)
         if not right[-1]:
