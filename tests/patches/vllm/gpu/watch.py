@@ -32,11 +32,16 @@ class _Opened:
         return family == 120 or self._platform.is_device_capability_family(family, *args, **kwargs)
 
 
+def _by_xqa() -> bool:
+    return os.environ.get("VLLM_FLASHINFER_XQA_DECODE") == "1"
+
+
 def open_gate() -> None:
-    """Let FlashInfer's FA2 serve sinks on this device, and its XQA if it is asked for: two modules are told another
-    capability, nothing else is.
+    """Let FlashInfer's FA2 serve sinks on this device, and XQA decode where it is asked for.
+
+    One module, with XQA two, are told another capability; nothing else is.
     """
-    for name in ("flashinfer_xqa", "flashinfer_sinks"):
+    for name in ("flashinfer_xqa",) * _by_xqa() + ("flashinfer_sinks",):
         module = importlib.import_module(f"vllm.v1.attention.backends.{name}")
         module.current_platform = _Opened(module.current_platform)
     if not module.fa2_takes_sinks():
@@ -70,7 +75,7 @@ def install() -> None:
         torch.cuda.CUDAGraph.replay = counted_replay
         _count_by_mode()
 
-    if os.environ.get("VLLM_FLASHINFER_XQA_DECODE") == "1":
+    if _by_xqa():
         module = importlib.import_module("vllm.v1.attention.backends.flashinfer")
         run = module.run_xqa
 
