@@ -15,9 +15,10 @@ a call allocates its workspace from the torch allocator, so a captured one lies 
 
 Stale TMA descriptors. Shown in part: no kernel of the engines takes one by value except cuBLAS's, whose bytes stay
 equal. A grouped CUTLASS GEMM carries some by value, but works with those that it writes itself, on the device, into the
-workspace of the call. Its parameter has holes (padding, the descriptor of a source that there is none of), which hold
-what the host's stack held, and so differ between captures. `gpu/holes.py` finds them, with the stack filled with
-patterns, and writes over them in clones of the graphs: the outputs must stay equal, bit by bit.
+workspace of the call. Its parameter has holes, which hold what the host's stack held, and so differ between captures;
+four words of an earlier run that differed late, at 1472 to 1519 of 1,792 bytes, lie in the padding of the epilogue's
+part, 1452 to 1535 (`gpu/cutlass_params.cu`). `gpu/holes.py` finds holes, with the stack filled with patterns, and
+writes over them in clones of the graphs: the outputs must stay equal, bit by bit.
 
 A tactic that differs between capture and replay. Shown: kernels, launches and the tuner's tactics are equal, for the
 engines and for CUTLASS, where tuning had ended before the first capture. A tactic that is changed on purpose is seen.
