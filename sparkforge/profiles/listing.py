@@ -87,8 +87,8 @@ def told(known: Catalogue, one: Row) -> str:
         lines += ["", f"{name} ({state}): {part.summary}" + (f"  [{', '.join(part.rows)}]" if part.rows else "")]
         if part.soak is not None:
             lines.append(f"  soaked:   {part.soak.result}: {', '.join(part.soak.checks)}")
-        if part.off:
-            lines.append(f"  off:      {part.off}")
+        if part.held_back:
+            lines.append(f"  off:      {part.held_back}")
         lines += [f"  shown:    {seen.result}: {'; '.join(seen.checks)}" for seen in part.shown]
         lines.append(f"  unproved: {part.unproved}")
     if one.soaked_as:

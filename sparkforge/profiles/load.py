@@ -69,8 +69,8 @@ def catalogue(folder: Path = PROFILES) -> Catalogue:
         _flags(of_parts, f"{name}.flags", part.flags)
         if not part.flags and not part.env:
             _refuse(of_parts, f"{name}: it sets nothing; `flags` or `env`")
-        if part.off and part.soak is None:
-            _refuse(of_parts, f"{name}.off: a part without a soak is off anyhow")
+        if part.held_back and part.soak is None:
+            _refuse(of_parts, f"{name}.held_back: a part without a soak is off anyhow")
     profiles = {}
     for path in sorted(folder.glob("*.yaml")):
         if path != of_parts:

@@ -39,7 +39,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         flags: of `vllm serve`.
         env: variables.
         soak: soaked paths; a part without any is off until it is asked for.
-        off: why it is off all the same, where it was soaked.
+        held_back: why it is off all the same, where it was soaked (`off` would be a boolean to YAML).
         shown: other results.
     """
 
@@ -49,13 +49,13 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flags: Flags = {}
     env: Env = {}
     soak: Evidence | None = None
-    off: str = ""
+    held_back: str = ""
     shown: tuple[Evidence, ...] = ()
 
     @property
     def on(self) -> bool:
         """Whether it is on where nobody asks."""
-        return self.soak is not None and not self.off
+        return self.soak is not None and not self.held_back
 
 
 class Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -54,7 +54,7 @@ def test_what_the_issue_names_is_there(known):
         ({"default_of": []}, "default_of: serve is named by none"),
         ({"parts": ["marlin"]}, "parts[0]: there is no 'marlin'; parts: marlin-moe, dense-mxfp4"),
         ({"parts": ["marlin-moe", "marlin-moe"]}, "parts[1]: 'marlin-moe' stands twice"),
-        ({"parts": ["marlin-moe", "flashinfer-attention", "n-gram"]}, "were never soaked together"),
+        ({"parts": ["marlin-moe", "flashinfer-attention", "n-gram", "fp8-kv"]}, "were never soaked together"),
         ({"flags": {"--max-model-len": 1}}, "flags"),
         ({"flags": {"port": 1}}, "flags.port: that is said by container.port"),
         ({"flags": {"no-enable-prefix-caching": True}}, "say `enable-prefix-caching: false`"),
@@ -87,8 +87,8 @@ def test_a_cluster_needs_the_hosts_network(folder):
         ({"summary": "x", "rows": [], "flags": {"a": 1}}, "required field `unproved`"),
         ({"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": ""}, "unproved"),
         (
-            {"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": "y", "off": "z"},
-            "planted.off: a part without a soak",
+            {"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": "y", "held_back": "z"},
+            "planted.held_back: a part without a soak",
         ),
         (
             {"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": "y", "soak": {"result": "r", "checks": []}},
@@ -113,8 +113,8 @@ def test_an_unknown_profile_or_part_lists_the_choices(known):
 
 def test_parts_are_on_by_their_soak_by_name_or_all(known):
     short = known.find("gpt-oss-120b-short")
-    assert command(known, short).on == ("marlin-moe", "dense-mxfp4", "flashinfer-attention")
-    assert command(known, short, "fp8-kv,soaked").on == (*command(known, short).on, "fp8-kv")
+    assert command(known, short).on == ("marlin-moe", "dense-mxfp4", "flashinfer-attention", "fp8-kv")
+    assert command(known, short, "xqa-decode,soaked").on == (*command(known, short).on, "xqa-decode")
     assert command(known, short, "all").on == short.parts
     assert command(known, short, "all").off == ()
 
@@ -123,7 +123,7 @@ def test_a_part_that_was_soaked_can_be_off_all_the_same(folder):
     made = folder()
     path = made / "parts.yaml"
     parts = yaml.safe_load(path.read_text())
-    parts["dense-mxfp4"]["off"] = "it rounds"
+    parts["dense-mxfp4"]["held_back"] = "it rounds"
     path.write_text(yaml.safe_dump(parts, sort_keys=False))
     known = catalogue(made)
     short = known.find("gpt-oss-120b-short")

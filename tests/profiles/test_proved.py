@@ -45,19 +45,22 @@ def test_every_other_result_is_there_and_right(known):
 
 def test_a_result_that_is_not_there_is_found_missing(known):
     soak = known.parts["marlin-moe"].soak
-    planted = type(soak)(soak.result, ("S.F.default", "S.F.fp8.default"))
-    assert missing(planted, "soak") == ["S.F.fp8.default"]
+    planted = type(soak)(soak.result, ("S.X.F.default", "S.X.F.full"))
+    assert missing(planted, "soak") == ["S.X.F.full"]
     shown = known.parts["fp8-kv"].shown[0]
     assert missing(shown, "soak") == sorted(one for one in shown.checks if not one.startswith("S."))
 
 
 def test_soaks_are_as_long_as_they_are_said_to_be(known):
+    """Each path by itself, and all replies equal."""
     for part in known.parts.values():
         if part.soak is None:
             continue
         for one in json.loads((ROOT / part.soak.result).read_text())["checks"]:
             if one["name"] in part.soak.checks:
+                assert one["numbers"]["replays"] >= 200_000
                 assert one["numbers"]["compositions"] >= 10_000
+                assert one["numbers"]["equal"] == one["numbers"]["requests"] > 0
                 assert one["numbers"]["mixed"] > 0
                 assert one["numbers"]["failed"] is None
 

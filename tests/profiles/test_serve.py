@@ -94,7 +94,7 @@ def test_no_words_run_the_default_profile_on_the_newest_image(typed):
     assert f"{typed.home}/.cache/huggingface:/home/vllm/.cache/huggingface" in words
     assert (typed.home / ".cache" / "huggingface").is_dir()
     assert "profile gpt-oss-120b-short, parts marlin-moe" in done.stderr
-    assert "off: fp8-kv" in done.stderr
+    assert "off: xqa-decode" in done.stderr
 
 
 def test_a_dry_run_runs_nothing_and_makes_no_folder(typed):
@@ -183,5 +183,5 @@ def test_profiles_are_listed_with_what_they_stand_on(typed):
     assert {row["name"] for row in rows if row["default_of"]} == {"gpt-oss-120b-short", "tiny"}
     told = typed("profiles", "--name", "gpt-oss-120b-eagle3").stdout
     assert "eagle3 (off)" in told
-    assert "soaked together as: results/vllm/soak-sm90.json: S.F.default" in told
+    assert "soaked together as: results/vllm/soak-sm90.json: S.X.F.fp8.default" in told
     assert typed("profiles", "--name", "fast").returncode == 2
