@@ -10,6 +10,7 @@ Triton's as usable; a CPU build has no FLASH_ATTN. Exit status: 0, or 2 for a ca
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -122,11 +123,13 @@ def _attention(backend: str, cache: str, sinks: str, capability: tuple[int, int]
     from vllm.v1.attention.backends.registry import AttentionBackendEnum  # noqa: PLC0415
     from vllm.v1.attention.selector import AttentionSelectorConfig  # noqa: PLC0415
 
-    try:
-        from vllm.platforms.cuda import CudaPlatformBase  # noqa: PLC0415
-    except ImportError:  # the CPU build: only the compiled module is missing
-        sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("vllm._C_stable_libtorch")
-        from vllm.platforms.cuda import CudaPlatformBase  # noqa: PLC0415
+    # The CPU build lacks one of the compiled modules that the platform's module loads for their operators, and has the
+    # other for processors with AVX-512 alone; nothing of either is called here.
+    lacking = "vllm._C_stable_libtorch"
+    if lacking not in sys.modules and importlib.util.find_spec(lacking) is None:
+        for name in (lacking, "vllm._C"):
+            sys.modules.setdefault(name, types.ModuleType(name))
+    from vllm.platforms.cuda import CudaPlatformBase  # noqa: PLC0415
 
     class Device(CudaPlatformBase):  # type: ignore[misc]
         device_name = "the device"

@@ -252,13 +252,16 @@ def _write(folder: Path, path: str, content: bytes, pin: str | None, mode: int) 
     return Entry(path, "replace" if pin else "add", pin, hashing.sha256_bytes(content), mode)
 
 
-def _alias(folder: Path, name: str, stand_in: StandIn) -> Iterator[Entry]:
-    """Metadata of the upstream's own name, for a stand-in; without RECORD, since nobody installed it."""
+def alias_files(name: str, stand_in: StandIn) -> dict[str, str]:
+    """Metadata of the upstream's own name, for a stand-in: texts by path; without RECORD, since nobody installed it."""
+    folder = f"{name.replace('-', '_')}-{stand_in.alias}.dist-info"
     said = f"Summary: installed as {stand_in.distribution}\n"
-    texts = {
-        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {stand_in.alias}\n{said}",
-        "WHEEL": "Wheel-Version: 1.0\nGenerator: sparkforge\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    return {
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {stand_in.alias}\n{said}",
+        f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: sparkforge\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-    for file, text in texts.items():
-        path = f"{name.replace('-', '_')}-{stand_in.alias}.dist-info/{file}"
+
+
+def _alias(folder: Path, name: str, stand_in: StandIn) -> Iterator[Entry]:
+    for path, text in alias_files(name, stand_in).items():
         yield msgspec.structs.replace(_write(folder, path, text.encode(), None, 0o644), only=stand_in.distribution)

@@ -177,6 +177,7 @@ def _run(env: ProveEnv, root: Path, test: str, trees: Mapping[str, str]) -> Outc
         variables = kept | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "SPARKFORGE_OUTCOMES": str(told),
+            "XDG_CACHE_HOME": str(Path(folder, "cache")),  # what an earlier run left at home proves nothing
             **laid,
         }
         words: list[str | Path] = [env.python, "-m", "pytest", "-q", "-c", os.devnull, "--rootdir", root]

@@ -26,18 +26,20 @@ from pathlib import Path, PurePosixPath
 from sparkforge import proc
 from sparkforge.errors import EnvironmentLacks
 from sparkforge.hashing import key_of
+from sparkforge.overlay.compute import alias_files
+from sparkforge.overlay.of_stack import stand_ins
 from sparkforge.patches import outcomes
 from sparkforge.patches.objects import Entry, changed, contents, entries
 from sparkforge.patches.place import Place
 from sparkforge.patches.prove import PLUGIN, ProveEnv
 from sparkforge.recipes import Mapping as Folder
 from sparkforge.recipes import Upstream
-from sparkforge.store import Store, remove
+from sparkforge.store import Store, remove, write_file
 
 KIND = "prove-base"
 TREE_FILE = "sparkforge_tree.txt"
 
-_FORMAT = 1
+_FORMAT = 2
 # pytest and what it imports, taken from our own Python where the environment has none: all of it is pure Python.
 _TOOLS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 _ASK = (
@@ -73,6 +75,7 @@ def default(
         try:
             tools = work / "tools"
             _tools(tools, venv)
+            _announce(tools, upstreams, venv)
             yield ProveEnv(
                 python=python,
                 lay=_Layer(work, tools, {at.name: at for at in places}, upstreams, bases).lay,
@@ -247,6 +250,19 @@ def _tools(folder: Path, venv: _Venv) -> None:
                 if ".." not in file.parts:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(file.locate(), target)
+
+
+def _announce(folder: Path, upstreams: Mapping[str, Upstream], venv: _Venv) -> None:
+    """An upstream's own name, where the environment has another build of it.
+
+    Without it vLLM finds no platform and loads whichever compiled module is named first, which needs instructions that
+    not every processor has: a process that it starts by itself, to look at a model, then dies.
+    """
+    for upstream in upstreams.values():
+        for stand_in in stand_ins(upstream):
+            if stand_in.distribution in venv.installed and upstream.package not in venv.installed:
+                for path, text in alias_files(upstream.package, stand_in).items():
+                    write_file(folder / path, text.encode())
 
 
 def _plain() -> dict[str, str]:

@@ -58,8 +58,11 @@ def reasons(kind, device):
 
 
 def test_flashinfer_comes_first_on_12_and_triton_stays_selectable(capability, backend, monkeypatch):
-    # The platform's module imports compiled code that a CPU build does not have.
-    monkeypatch.setitem(sys.modules, "vllm._C_stable_libtorch", types.ModuleType("vllm._C_stable_libtorch"))
+    # The platform's module imports compiled code: one module that a CPU build does not have, and one that it has for
+    # processors with AVX-512 alone.
+    for name in ("vllm._C_stable_libtorch", "vllm._C"):
+        if name not in sys.modules:
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     from vllm.platforms.cuda import _get_backend_priorities
     from vllm.platforms.interface import DeviceCapability
     from vllm.v1.attention.backends.triton_attn import TritonAttentionBackend
