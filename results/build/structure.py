@@ -90,25 +90,32 @@ def read(tag: str, platform: str) -> Seen:
     return seen
 
 
-def record_faults(seen: Seen) -> tuple[list[str], int, list[str]]:
-    """Lines of RECORDs that are not so, how many were looked at, and files of site-packages that none knows.
+def record_faults(seen: Seen) -> tuple[list[str], int, list[str], list[str]]:
+    """Lines of RECORDs that are not so, how many were looked at, files that two wheels bring, and files of none.
 
-    Bytecode is left out: it is made after the wheel was laid.
+    Bytecode is left out: it is made after the wheel was laid. So are RECORDs that a wheel brings of packages that it
+    vendors: nobody installed those.
     """
-    faults, known = [], set()
+    listed: dict[str, dict[str, str]] = {}
     for record, data in seen.records.items():
         site = posixpath.dirname(posixpath.dirname(record))
+        if posixpath.basename(site) not in ("site-packages", "dist-packages"):
+            continue
         for path, digest, *_ in csv.reader(data.decode().splitlines()):
             name = posixpath.normpath(posixpath.join(site, path)) if not path.startswith("/") else path[1:]
-            if path.endswith(".pyc"):
-                continue
-            known.add(name)
-            if name not in seen.digests:
-                faults.append(f"{record}: {path} is not there")
-            elif digest and seen.digests[name] and digest != f"sha256={seen.digests[name]}":
-                faults.append(f"{record}: {path} is another file")
-    here = {name for name in seen.digests if "/site-packages/" in name and not name.endswith(".pyc")}
-    return faults, len(known), sorted(here - known)
+            if not path.endswith(".pyc"):
+                listed.setdefault(name, {})[record] = digest
+    faults, twice = [], []
+    for name, by in sorted(listed.items()):
+        here, records = seen.digests.get(name), ", ".join(sorted(by))
+        if here is None:
+            faults.append(f"{records}: {name} is not there")
+        elif here and all(by.values()) and f"sha256={here}" not in by.values():
+            faults.append(f"{records}: {name} is another file")
+        elif len(set(by.values())) > 1:
+            twice.append(f"{name}: {records}")
+    in_site = {name for name in seen.digests if "/site-packages/" in name and not name.endswith(".pyc")}
+    return faults, len(listed), twice, sorted(in_site - listed.keys())
 
 
 def label_faults(manifest: dict[str, Any], labels: dict[str, str], platform: str) -> list[str]:
@@ -134,7 +141,7 @@ def main() -> None:
     seen = read(asked.tag, asked.platform)
     wanted = WANTED[asked.platform]
     strangers = {name: kind for name, kind in seen.machines.items() if kind != wanted}
-    records, lines, unknown = record_faults(seen)
+    records, lines, twice, unknown = record_faults(seen)
     labels = label_faults(seen.manifest, image["Config"]["Labels"] or {}, asked.platform)
     result = {
         "what": "files of an image: machines of ELF files, RECORDs, labels and manifest",
@@ -147,6 +154,7 @@ def main() -> None:
         "records": len(seen.records),
         "record_lines": lines,
         "record_faults": records,
+        "files_of_two_wheels": twice,
         "files_in_no_record": unknown,
         "label_faults": labels,
         "manifest": seen.manifest,

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import venv
 from pathlib import Path
 
+import msgspec
 import pytest
 from patch_forge import make_forge, message
 
 from sparkforge.errors import BadInput, EnvironmentLacks
 from sparkforge.patches import prove, prove_env
 from sparkforge.patches.verdict import Verdict
-from sparkforge.recipes import File, Mapping, Upstream
+from sparkforge.recipes import Build, File, Mapping, Upstream
 from sparkforge.store import Store
 
 PIN = {
@@ -236,6 +238,41 @@ def test_packages_are_the_trees_and_the_environment_is_never_written(demo, home,
         )
         assert said.stdout == b"2\n"
     assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
+
+
+def test_another_build_is_announced_by_the_upstreams_name(demo, home, tmp_path):
+    """As the overlay does it: what asks for the version of `pkg` learns that this is the CPU build."""
+    folder, site = home
+    of_cpu = msgspec.structs.replace(upstream(), cpu=Build("pkg-cpu", {}))
+    info = site / "pkg_cpu-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pkg-cpu\nVersion: 1.0\n")
+    asked = [folder / "bin/python", "-c", "import importlib.metadata as m; print(m.version('pkg'))"]
+
+    def version(of):
+        store = Store.open(tmp_path / "store")
+        with prove_env.default(store, {"demo": of}, [demo.place], folder / "bin/python") as env:
+            variables = {"PYTHONPATH": env.lay({"demo": demo.place.tree})["PYTHONPATH"]}
+            return subprocess.run(asked, env=variables, capture_output=True, check=False).stdout
+
+    try:
+        assert version(of_cpu) == b"1.0+cpu\n"
+        assert version(upstream()) == b""
+    finally:
+        shutil.rmtree(info)
+
+
+def test_nothing_of_an_earlier_run_is_read_and_nothing_is_left_at_home(demo, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
+    demo.test_file(
+        "tests/patches/demo/test_kept.py",
+        "import os, pathlib\nimport pkg.code\n\ndef test_it():\n    kept = pathlib.Path(os.environ['XDG_CACHE_HOME'])\n"
+        "    assert not kept.exists()\n    kept.mkdir()\n    assert hasattr(pkg.code, 'two')\n",
+    )
+    demo.write(demo.patches((message("V-01", tests=["tests/patches/demo/test_kept.py"]), {"pkg/code.py": TWO})))
+    (found,) = proofs(demo, home, Store.open(tmp_path / "store"))
+    assert found.verdict is Verdict.PROVED
+    assert not (tmp_path / "kept").exists()
 
 
 def test_a_package_that_is_not_installed_is_said(demo, tmp_path):
