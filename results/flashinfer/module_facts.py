@@ -2,7 +2,9 @@
 
     python results/flashinfer/module_facts.py [--platform linux/arm64]
 
-After `invoke aot.build` and `aot.audit`; for arm64 with its cross binutils. Traps: every kernel of the module that holds BPT.TRAP, with its length, its MMAs and the architecture tag in its name.
+After `invoke aot.build` and `aot.audit`; for arm64 with its cross binutils.
+
+Traps: every kernel of the module that holds BPT.TRAP, with its length, its MMAs and the architecture tag in its name.
 Not left out: symbols that only the objects for uint4 and uint8 weights define, and that other objects of it refer to.
 Writes results/flashinfer/module-facts-<platform>.json; ends with status 1 where the store has no such module.
 """
