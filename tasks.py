@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkforge import program
+from sparkforge.core import program
 
 program.adopt()
 

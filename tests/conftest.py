@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge import index
-from sparkforge.store import Store
+from sparkforge.core.store import Store
+from sparkforge.inputs import package_index
 
 
 @pytest.fixture
@@ -54,11 +54,11 @@ def local_index(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     for name in ("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_CERT"):
         monkeypatch.delenv(name, raising=False)
-    index.configured.cache_clear()
+    package_index.configured.cache_clear()
     yield made
     server.shutdown()
     server.server_close()
-    index.configured.cache_clear()
+    package_index.configured.cache_clear()
 
 
 def pytest_runtest_setup(item):

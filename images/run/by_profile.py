@@ -1,7 +1,7 @@
 """Words of `docker run` as a command: a profile's words with the user's over them, a model's, or those of any program.
 
 Standard library only, as the entrypoint that imports it. The profiles come from profiles.json beside it, which
-`sparkforge.profiles.image` writes.
+`sparkforge.serving.carried` writes.
 """
 
 from __future__ import annotations

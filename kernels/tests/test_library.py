@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.arch import parse_archs
-from sparkforge.errors import EnvironmentLacks
-from sparkforge.fetch import fetch
-from sparkforge.kernels.build import build
-from sparkforge.kernels.declare import load_kernels
-from sparkforge.platforms import Platform
-from sparkforge.recipes import File
-from sparkforge.store import Store
-from sparkforge.toolchain import recipe
+from sparkforge.core.arch import parse_archs
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
+from sparkforge.inputs.fetch import fetch
+from sparkforge.inputs.kernel_list import load_kernels
+from sparkforge.inputs.recipes import File
+from sparkforge.inputs.toolchain import recipe
+from sparkforge.kernels.library import build
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 

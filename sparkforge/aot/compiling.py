@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sparkforge.aot import jobs, plan
 from sparkforge.aot.objects import Object, Objects
-from sparkforge.console import say
-from sparkforge.store import Store, remove
+from sparkforge.core.console import say
+from sparkforge.core.store import Store, remove
 
 _WORK = "aot-work"
 _HEAVY = 11 * jobs.GIB  # measured: up to 10.3 GiB for a GEMM of CUTLASS,

@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge import toolchain
-from sparkforge.aot import facts, link, plan
+from sparkforge.aot import link, plan
 from sparkforge.aot.objects import Object
 from sparkforge.aot.tools import Tools
-from sparkforge.arch import Arch
-from sparkforge.hashing import sha256_file
-from sparkforge.kernels import elf
+from sparkforge.core.arch import Arch
+from sparkforge.core.hashing import sha256_file
+from sparkforge.core.proc import run
+from sparkforge.inputs import toolchain
+from sparkforge.inspect import elf
+from sparkforge.inspect import module_facts as facts
 from sparkforge.overlay.compute import Overlay
-from sparkforge.proc import run
 
 
 @dataclass(frozen=True)

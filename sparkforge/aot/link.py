@@ -13,15 +13,15 @@ from pathlib import Path
 
 import msgspec
 
-from sparkforge import proc
 from sparkforge.aot.objects import Object
 from sparkforge.aot.plan import Module
 from sparkforge.aot.tools import Tools
-from sparkforge.errors import CheckFailed
-from sparkforge.hashing import key_of
-from sparkforge.integrity import seal, sound
-from sparkforge.kernels import elf
-from sparkforge.store import Store
+from sparkforge.core import proc
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.hashing import key_of
+from sparkforge.core.integrity import seal, sound
+from sparkforge.core.store import Store
+from sparkforge.inspect import elf
 
 KIND = "aot-modules"
 _FORMAT = 1

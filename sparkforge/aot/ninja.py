@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparkforge.errors import CheckFailed
+from sparkforge.core.errors import CheckFailed
 
 _SETTING = re.compile(r"[A-Za-z0-9_]+ =")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z0-9_]+)\}?")

@@ -19,13 +19,13 @@ from pathlib import Path
 
 import msgspec
 
-from sparkforge import proc
 from sparkforge.aot import depfile
 from sparkforge.aot.plan import Unit
 from sparkforge.aot.tools import Tools
-from sparkforge.hashing import key_of, sha256_file
-from sparkforge.integrity import seal, sound
-from sparkforge.store import Store, remove, write_file
+from sparkforge.core import proc
+from sparkforge.core.hashing import key_of, sha256_file
+from sparkforge.core.integrity import seal, sound
+from sparkforge.core.store import Store, remove, write_file
 
 OBJECTS = "aot-objects"
 RECORDS = "aot-records"

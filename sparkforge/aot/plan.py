@@ -21,11 +21,11 @@ from typing import Any
 
 from sparkforge.aot import ninja
 from sparkforge.aot.tools import Tools
-from sparkforge.arch import Arch
-from sparkforge.errors import CheckFailed
-from sparkforge.hashing import sha256_bytes
+from sparkforge.core.arch import Arch
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.hashing import sha256_bytes
+from sparkforge.core.proc import run
 from sparkforge.overlay.compute import Overlay
-from sparkforge.proc import run
 
 _DESCRIBE = Path(__file__).with_name("describe.py")
 _ABOVE = ("flashinfer/", "generated/", "cuda/", "more/", "tvm_ffi/")

@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from sparkforge.aot.build import Modules, Wanted
-from sparkforge.aot.facts import Facts
-from sparkforge.arch import Arch
-from sparkforge.hashing import key_of
+from sparkforge.aot.modules import Modules, Wanted
+from sparkforge.core.arch import Arch
+from sparkforge.core.hashing import key_of
+from sparkforge.core.paths import RESULTS
+from sparkforge.core.platforms import Platform
+from sparkforge.inspect.module_facts import Facts
 from sparkforge.overlay.compute import Entry, Overlay
-from sparkforge.paths import RESULTS
-from sparkforge.platforms import Platform
 
 # Beside the sources themselves: what names the modules, writes their commands and generates sources.
 _DECIDES = ("flashinfer/jit/", "flashinfer/aot_gpt_oss.py", "flashinfer/compilation_context.py")

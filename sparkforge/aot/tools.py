@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from sparkforge import toolchain
-from sparkforge.errors import CheckFailed
-from sparkforge.fetch import Wanted, fetch_all
-from sparkforge.hashing import key_of
-from sparkforge.kernels import elf
-from sparkforge.paths import IMAGES, shown
-from sparkforge.platforms import Platform
-from sparkforge.recipes import File
-from sparkforge.store import Store
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.hashing import key_of
+from sparkforge.core.paths import IMAGES, shown
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
+from sparkforge.inputs import toolchain
+from sparkforge.inputs.fetch import Wanted, fetch_all
+from sparkforge.inputs.recipes import File
+from sparkforge.inspect import elf
 
 _KIND = "toolchain"
 _LAYOUT = 1

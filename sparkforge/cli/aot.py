@@ -8,11 +8,11 @@ import msgspec
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge import console
-from sparkforge.aot.facts import Module
 from sparkforge.cli.common import JSON, STACK, opened, put
-from sparkforge.paths import shown
-from sparkforge.store import write_file
+from sparkforge.core import console
+from sparkforge.core.paths import shown
+from sparkforge.core.store import write_file
+from sparkforge.inspect.module_facts import Module
 
 _ARCH = "architectures of SM12x, such as 12.1f"
 _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
@@ -39,7 +39,8 @@ def build(
 ) -> None:
     """Compile FlashInfer's modules for gpt-oss; objects whose sources did not change are not compiled again."""
     from sparkforge.aot import record as results
-    from sparkforge.build import modules, request
+    from sparkforge.image import module_step as modules
+    from sparkforge.image import request
 
     of_stack, store = opened(stack, as_json=json)
     asked = request.parse(of_stack, arch=arch, platform=platform, jobs=jobs)
@@ -61,7 +62,8 @@ def build(
 @task(name="list", help={"arch": _ARCH, "platform": _PLATFORM, "json": JSON, "stack": STACK})
 def names(_: Context, arch: str = "12.1f", platform: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
     """Name the modules and their sources, and say which objects the store has; compiles nothing."""
-    from sparkforge.build import modules, request
+    from sparkforge.image import module_step as modules
+    from sparkforge.image import request
 
     of_stack, store = opened(stack, as_json=json)
     asked = request.parse(of_stack, arch=arch, platform=platform)

@@ -8,10 +8,10 @@ from typing import Any
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge import console
-from sparkforge.arch import parse_archs
 from sparkforge.cli.common import JSON, STACK, opened, put
-from sparkforge.platforms import Platform
+from sparkforge.core import console
+from sparkforge.core.arch import parse_archs
+from sparkforge.core.platforms import Platform
 
 _OUT = "file for the result, as JSON"
 _FOLDER = "folder of modules with aot.json; the store's for the series as it is where none is named"
@@ -44,8 +44,8 @@ def check(
     stack: str = "vllm-0.21",
 ) -> None:
     """Run vLLM's routes to FlashInfer without a compiler: every module that it asks for must be there and load."""
-    from sparkforge.aot import check as checking
     from sparkforge.engine import choose
+    from sparkforge.image import module_check as checking
 
     of_stack, store = opened(stack, as_json=json)
     options = ("--capability", capability, *(["--xqa"] if xqa else []), *(["--without", without] if without else []))
@@ -87,9 +87,9 @@ def audit(
     stack: str = "vllm-0.21",
 ) -> None:
     """Read the modules' machine code: architectures, block-scaled MMA in every tile, TMA, PDL, fences, traps."""
-    from sparkforge import toolchain
-    from sparkforge.aot import audit as auditing
-    from sparkforge.aot import check as checking
+    from sparkforge.image import module_check as checking
+    from sparkforge.inputs import toolchain
+    from sparkforge.inspect import module_audit as auditing
 
     of_stack, store = opened(stack, as_json=json)
     where = Platform.parse(platform) if platform else Platform.host()
@@ -108,6 +108,6 @@ def audit(
 def _write(path: Path, value: Any) -> None:
     import msgspec
 
-    from sparkforge.store import write_file
+    from sparkforge.core.store import write_file
 
     write_file(path, msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

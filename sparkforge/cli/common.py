@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from sparkforge import console
-from sparkforge.recipes import Stack, load_stack
-from sparkforge.store import Store
+from sparkforge.core import console
+from sparkforge.core.store import Store
+from sparkforge.inputs.recipes import Stack, load_stack
 
 STACK = "name of a stack in recipes/stacks, or the path of one"
 JSON = "print the result as JSON and nothing else"

@@ -9,13 +9,13 @@ from pathlib import Path
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge import console, proc
-from sparkforge.arch import parse_archs
 from sparkforge.cli.common import JSON, put
-from sparkforge.errors import CheckFailed
-from sparkforge.paths import ROOT
-from sparkforge.platforms import Platform
-from sparkforge.store import Store
+from sparkforge.core import console, proc
+from sparkforge.core.arch import parse_archs
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.paths import ROOT
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
 
 _ARCH = "architectures, such as 12.1f or 12.1f,9.0"
 _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
@@ -24,8 +24,8 @@ _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
 @task(help={"arch": _ARCH, "platform": _PLATFORM, "json": JSON})
 def build(_: Context, arch: str = "12.1f", platform: str = "", json: bool = False) -> None:
     """Compile our kernels into one library, from hashed wheels of the CUDA toolchain."""
-    from sparkforge.kernels import build as kernels
-    from sparkforge.kernels.declare import load_kernels
+    from sparkforge.inputs.kernel_list import load_kernels
+    from sparkforge.kernels import library as kernels
 
     console.quiet(on=json)
     made = kernels.build(Store.open(), load_kernels(), parse_archs(arch), _platform(platform))
@@ -50,10 +50,10 @@ def build(_: Context, arch: str = "12.1f", platform: str = "", json: bool = Fals
 )
 def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = "", json: bool = False) -> None:
     """Read the compiled code: ELF machine, architectures, block-scaled MMA, traps."""
-    from sparkforge import toolchain
-    from sparkforge.kernels import build as kernels
-    from sparkforge.kernels.audit import audit as read
-    from sparkforge.kernels.declare import load_kernels
+    from sparkforge.inputs import toolchain
+    from sparkforge.inputs.kernel_list import load_kernels
+    from sparkforge.inspect.kernel_audit import audit as read
+    from sparkforge.kernels import library as kernels
 
     console.quiet(on=json)
     store, archs, where = Store.open(), parse_archs(arch), _platform(platform)

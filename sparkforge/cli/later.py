@@ -5,7 +5,7 @@ from __future__ import annotations
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge.errors import EnvironmentLacks
+from sparkforge.core.errors import EnvironmentLacks
 
 
 def _later(verb: str, until_then: str) -> EnvironmentLacks:

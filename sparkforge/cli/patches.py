@@ -7,9 +7,9 @@ from pathlib import Path
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge import console
 from sparkforge.cli.common import JSON, STACK, opened, put
-from sparkforge.errors import CheckFailed
+from sparkforge.core import console
+from sparkforge.core.errors import CheckFailed
 from sparkforge.patches import listing
 
 _UPSTREAM = "vllm or flashinfer; all where none is named"
@@ -128,9 +128,9 @@ def prove(
     _: Context, only: str = "", upstream: str = "", jobs: int = 1, json: bool = False, stack: str = "vllm-0.21"
 ) -> None:
     """Each patch's intent test must fail by assertion without the patch, and pass with it."""
-    from sparkforge import venv
-    from sparkforge.patches import place, prove_env
-    from sparkforge.patches.prove import prove as proofs
+    from sparkforge.environments import patched, venv
+    from sparkforge.environments.prove import prove as proofs
+    from sparkforge.patches import place
 
     of_stack, store = opened(stack, as_json=json)
     places = place.places(of_stack, store)
@@ -139,7 +139,7 @@ def prove(
         at = place.place(of_stack, store, upstream)
         wanted = [row.id for row in listing.rows([at])]
     python = venv.ensure(store, of_stack).python
-    with prove_env.default(store, of_stack.upstreams, places, python) as env:
+    with patched.default(store, of_stack.upstreams, places, python) as env:
         found = proofs(places, env, store, only=wanted, jobs=jobs)
     if json:
         put(found)

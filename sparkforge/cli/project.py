@@ -7,9 +7,9 @@ import sys
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge import console, proc
-from sparkforge.errors import CheckFailed
-from sparkforge.paths import ROOT
+from sparkforge.core import console, proc
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.paths import ROOT
 
 _MARKED = ("online", "engine", "nvcc", "gpu", "serves", "slow")
 

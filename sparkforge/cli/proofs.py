@@ -7,16 +7,16 @@ from pathlib import Path
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge import console
 from sparkforge.cli.common import JSON, STACK, opened, put
-from sparkforge.errors import CheckFailed
+from sparkforge.core import console
+from sparkforge.core.errors import CheckFailed
 
 
 @task(name="list", default=True, help={"json": JSON, "stack": STACK})
 def list_(_: Context, json: bool = False, stack: str = "vllm-0.21") -> None:
     """Every long proof: what it shows, where it ran, and whether its sources still are what it read."""
-    from sparkforge.proofs import verbs
-    from sparkforge.proofs.listing import State
+    from sparkforge.results import verbs
+    from sparkforge.results.proofs import State
 
     of_stack, _store = opened(stack, as_json=json)
     found = verbs.every(of_stack)
@@ -41,7 +41,7 @@ def list_(_: Context, json: bool = False, stack: str = "vllm-0.21") -> None:
 )
 def stamp(_: Context, result: str, tree: list[str], commit: str = "", stack: str = "vllm-0.21") -> None:
     """Write into a result what it read, right after it was made."""
-    from sparkforge.proofs import verbs
+    from sparkforge.results import verbs
 
     made = verbs.stamp(*opened(stack), Path(result), trees=tree, commit=commit)
     console.say(f"{result}: {len(made.reads)} sources")

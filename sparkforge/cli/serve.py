@@ -8,9 +8,9 @@ from typing import Any
 from invoke.context import Context
 from invoke.tasks import task
 
-from sparkforge import console
 from sparkforge.cli.common import JSON, put
-from sparkforge.errors import BadInput
+from sparkforge.core import console
+from sparkforge.core.errors import BadInput
 
 
 @task(
@@ -47,12 +47,12 @@ def serve(
     json: bool = False,
 ) -> None:
     """Serve a model by profile, or print the `docker run` or the compose file that it means."""
-    from sparkforge.build import request
-    from sparkforge.profiles import load, render, service, words
-    from sparkforge.profiles import serve as serving
-    from sparkforge.recipes import load_stack
-    from sparkforge.store import Store
-    from sparkforge.tiny.make import make
+    from sparkforge.core.store import Store
+    from sparkforge.image import request
+    from sparkforge.inputs.recipes import load_stack
+    from sparkforge.serving import load, render, service, words
+    from sparkforge.serving import serve as serving
+    from sparkforge.smoke.tiny.make import make
 
     console.quiet(on=json)
     known = load.catalogue()
@@ -86,20 +86,20 @@ def serve(
 @task(help={"name": "say everything about one profile", "parts": "as `invoke serve` has it", "json": JSON})
 def profiles(_: Context, name: str = "", parts: str = "soaked", json: bool = False) -> None:
     """What can be served, with which parts, on what evidence, and what is predicted of it."""
-    from sparkforge.profiles import listing, load
+    from sparkforge.serving import load, profile_table
 
     console.quiet(on=json)
     known = load.catalogue()
     if name:
-        one = listing.row(known, known.find(name), parts)
-        put(one) if json else print(listing.told(known, one))
+        one = profile_table.row(known, known.find(name), parts)
+        put(one) if json else print(profile_table.told(known, one))
         return
-    rows = [listing.row(known, one, parts if parts == "all" else "soaked") for one in known.profiles.values()]
-    put(rows) if json else print(listing.table(rows))
+    rows = [profile_table.row(known, one, parts if parts == "all" else "soaked") for one in known.profiles.values()]
+    put(rows) if json else print(profile_table.table(rows))
 
 
 def _as_json(command: Any, services: Any, tag: str) -> dict[str, Any]:
-    from sparkforge.profiles import figures, render
+    from sparkforge.serving import figures, render
 
     return {
         "profile": command.profile.name,

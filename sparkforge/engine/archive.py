@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from sparkforge.platforms import Platform
+from sparkforge.core.platforms import Platform
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CREATED = "2025-01-01T00:00:00Z"  # of the archive format's own kind: a time would make each build another image

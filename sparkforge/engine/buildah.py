@@ -23,11 +23,11 @@ from typing import Any
 
 from filelock import FileLock
 
+from sparkforge.core.errors import CheckFailed, EnvironmentLacks, SparkforgeError
+from sparkforge.core.platforms import Platform
+from sparkforge.core.proc import Done, run
 from sparkforge.engine import proof
-from sparkforge.engine.base import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
-from sparkforge.errors import CheckFailed, EnvironmentLacks, SparkforgeError
-from sparkforge.platforms import Platform
-from sparkforge.proc import Done, run
+from sparkforge.engine.engine import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
 
 _ISOLATION = ("--isolation", "chroot")
 _MARK = "SPARKFORGE_RUN"

@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparkforge.engine.base import Able, Engine
+from sparkforge.core.errors import BadInput, EnvironmentLacks, SparkforgeError
+from sparkforge.core.hashing import key_of
+from sparkforge.core.proc import run
+from sparkforge.core.store import Store, write_file
 from sparkforge.engine.buildah import Buildah
 from sparkforge.engine.docker import Docker, clients
-from sparkforge.errors import BadInput, EnvironmentLacks, SparkforgeError
-from sparkforge.hashing import key_of
-from sparkforge.proc import run
-from sparkforge.store import Store, write_file
+from sparkforge.engine.engine import Able, Engine
 
 NAMES = ("auto", "docker", "buildah")
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sparkforge.core.errors import CheckFailed, SparkforgeError
+from sparkforge.core.platforms import Platform
+from sparkforge.core.proc import Done, run
 from sparkforge.engine import proof
-from sparkforge.engine.base import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
-from sparkforge.errors import CheckFailed, SparkforgeError
-from sparkforge.platforms import Platform
-from sparkforge.proc import Done, run
+from sparkforge.engine.engine import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
 
 _LAYERED = ("ADD", "COPY", "RUN", "WORKDIR")
 _METADATA = (

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from sparkforge.errors import SparkforgeError
-from sparkforge.platforms import ARM64, Platform
+from sparkforge.core.errors import SparkforgeError
+from sparkforge.core.platforms import ARM64, Platform
 
 TAG = "localhost/sparkforge/proof:1"
 DOCKERFILE = """\

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge.engine.base import Engine
+from sparkforge.core.platforms import AMD64, ARM64, Platform
+from sparkforge.core.proc import run
+from sparkforge.core.store import Store
 from sparkforge.engine.choose import candidates, proven
+from sparkforge.engine.engine import Engine
 from sparkforge.image.bootstrap import emulates
-from sparkforge.platforms import AMD64, ARM64, Platform
-from sparkforge.proc import run
-from sparkforge.store import Store
 
 OS_RELEASE = Path("/etc/os-release")
 DGX_RELEASE = Path("/etc/dgx-release")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparkforge.errors import EnvironmentLacks
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.platforms import AMD64, Platform
 from sparkforge.host.detect import DEBIAN_KEYS, Host
-from sparkforge.platforms import AMD64, Platform
 
 Command = tuple[str, ...]
 

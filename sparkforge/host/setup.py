@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import time
 
-from sparkforge.console import say
+from sparkforge.core.console import say
+from sparkforge.core.errors import EnvironmentLacks, SparkforgeError
+from sparkforge.core.platforms import Platform
+from sparkforge.core.proc import quoted, run
+from sparkforge.core.store import Store
 from sparkforge.engine.choose import candidates, forget
-from sparkforge.errors import EnvironmentLacks, SparkforgeError
 from sparkforge.host.detect import Host, detect
 from sparkforge.host.plan import Action, plan, wanted
-from sparkforge.platforms import Platform
-from sparkforge.proc import quoted, run
-from sparkforge.store import Store
 
 _ROUNDS = 4
 _DAEMON_SECONDS = 30.0

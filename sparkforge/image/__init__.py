@@ -1,1 +1,1 @@
-"""What an image stands on, what goes into it, what it says of itself, and what became of its layers."""
+"""`invoke build`: from a recipe to an image. Each step comes from the store if nothing it reads has changed."""

@@ -15,18 +15,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from sparkforge import recipes
-from sparkforge.console import say, timed, warn
+from sparkforge.core.console import say, timed, warn
+from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
+from sparkforge.core.hashing import key_of
+from sparkforge.core.paths import ROOT, shown
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store, write_file
 from sparkforge.engine import archive
-from sparkforge.engine.base import Engine, Recipe
-from sparkforge.errors import BadInput, CheckFailed, EnvironmentLacks
-from sparkforge.hashing import key_of
+from sparkforge.engine.engine import Engine, Recipe
 from sparkforge.image import bootstrap
 from sparkforge.image.packages import packages
-from sparkforge.paths import ROOT, shown
-from sparkforge.platforms import Platform
-from sparkforge.recipes import UNPINNED, Stack
-from sparkforge.store import Store, write_file
+from sparkforge.inputs import recipes
+from sparkforge.inputs.recipes import UNPINNED, Stack
 
 Flavor = Literal["auto", "ngc", "bootstrap"]
 KIND = "bases"

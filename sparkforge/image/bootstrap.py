@@ -12,10 +12,10 @@ import os
 import shutil
 from pathlib import Path
 
-from sparkforge.errors import EnvironmentLacks
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.platforms import Platform
+from sparkforge.core.proc import run
 from sparkforge.image.packages import packages
-from sparkforge.platforms import Platform
-from sparkforge.proc import run
 
 SUITE = "bookworm"
 PYTHON = "3.11"

@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkforge.errors import BadInput, CheckFailed
-from sparkforge.hashing import key_of, sha256_file, sha256_tree
-from sparkforge.paths import IMAGES
-from sparkforge.profiles import image as of_image
-from sparkforge.store import Store, remove
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.hashing import key_of, sha256_file, sha256_tree
+from sparkforge.core.paths import IMAGES
+from sparkforge.core.store import Store, remove
 
 _APPLY = Path(__file__).resolve().parent.parent / "overlay" / "apply.py"
 _AOT = Path("flashinfer", "data", "aot")  # below site-packages; where F-01 looks
@@ -95,6 +94,7 @@ def assemble(
     overlays: Mapping[str, Path],
     kernels: Path | None,
     manifest: Mapping[str, Any],
+    profiles: str = "{}\n",
     aot: Ahead | None = None,
 ) -> Context:
     """Assemble the context of one image.
@@ -109,6 +109,7 @@ def assemble(
         overlays: directory of the overlay of each of those upstreams, by name.
         kernels: directory to be copied into site-packages; None for none.
         manifest: content of /opt/sparkforge/manifest.json.
+        profiles: content of /opt/sparkforge/profiles.json.
         aot: FlashInfer's modules; None for none.
 
     Raises:
@@ -126,7 +127,7 @@ def assemble(
         beside.chmod(0o755)
         try:
             _wheels(beside, uv=uv, lock=lock, wheels=wheels, upstreams=upstreams)
-            _ours(beside, overlays=overlays, kernels=kernels, manifest=manifest)
+            _ours(beside, overlays=overlays, kernels=kernels, manifest=manifest, profiles=profiles)
             _ahead(beside, aot)
             final = parent / name
             if final.exists():
@@ -154,7 +155,14 @@ def _wheels(folder: Path, *, uv: Wheel, lock: Path, wheels: Sequence[Wheel], ups
     (folder / "upstream" / "lock.txt").write_text("".join(_pinned(wheel) for wheel in upstreams))
 
 
-def _ours(folder: Path, *, overlays: Mapping[str, Path], kernels: Path | None, manifest: Mapping[str, Any]) -> None:
+def _ours(
+    folder: Path,
+    *,
+    overlays: Mapping[str, Path],
+    kernels: Path | None,
+    manifest: Mapping[str, Any],
+    profiles: str,
+) -> None:
     (folder / "overlay").mkdir()
     shutil.copyfile(_APPLY, folder / "overlay" / "apply.py")
     for upstream, overlay in overlays.items():
@@ -164,9 +172,9 @@ def _ours(folder: Path, *, overlays: Mapping[str, Path], kernels: Path | None, m
         copy_tree(kernels, folder / "kernels")
     for part in ("lay", "run"):
         copy_tree(IMAGES / part, folder / "images" / part)
-    profiles = folder / "images" / "run" / of_image.FILE
-    profiles.write_text(of_image.text(str(manifest.get("stack")), manifest.get("target", "serve")))
-    profiles.chmod(0o644)
+    carried = folder / "images" / "run" / "profiles.json"
+    carried.write_text(profiles)
+    carried.chmod(0o644)
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
     (folder / "manifest.json").chmod(0o644)
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge.console import mib
-from sparkforge.engine.base import Engine
-from sparkforge.errors import EnvironmentLacks
+from sparkforge.core.console import mib
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.engine.engine import Engine
 
 # Measured on the runtime of the default stack (167 wheels, 3.04 GB packed, 5.77 GB of files, 0.2 GB of bytecode) and on
 # its upstream wheels (0.11 GB packed, 0.41 GB of files), which are sources and compiled code that packs well.

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from sparkforge.arch import Arch
-from sparkforge.platforms import AMD64, Platform
+from sparkforge.core.arch import Arch
+from sparkforge.core.platforms import AMD64, Platform
 
 OCI = "org.opencontainers.image."
 OURS = "dev.sparkforge."
@@ -91,7 +91,7 @@ def test_only(target: str, platform: Platform, archs: Sequence[Arch]) -> bool:
 def tag(stack: str, target: str, platform: Platform, archs: Sequence[Arch]) -> str:
     """Name of an image: stack, target, archs and platform, and that it is for tests where it is.
 
-    >>> from sparkforge.platforms import ARM64
+    >>> from sparkforge.core.platforms import ARM64
     >>> tag("vllm-0.21", "serve", ARM64, [Arch(12, 1, "f")])
     'localhost/sparkforge:vllm-0.21-serve-12.1f-arm64'
     """

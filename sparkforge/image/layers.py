@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkforge.engine.base import Layer
+from sparkforge.engine.engine import Layer
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparkforge.paths import IMAGES
+from sparkforge.core.paths import IMAGES
 
 LIST = IMAGES / "base" / "packages.txt"
 

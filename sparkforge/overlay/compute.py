@@ -10,12 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from sparkforge import hashing
-from sparkforge.errors import BadInput, CheckFailed
-from sparkforge.git import Git
-from sparkforge.integrity import seal, sound
-from sparkforge.recipes import Mapping, Upstream
-from sparkforge.store import Store
+from sparkforge.core import hashing
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.integrity import seal, sound
+from sparkforge.core.store import Store
+from sparkforge.git.repository import Git
+from sparkforge.inputs.recipes import Mapping, Upstream
 
 KIND = "overlay"
 TREE_FILE = "sparkforge_tree.txt"

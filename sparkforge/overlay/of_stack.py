@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from sparkforge import trees
-from sparkforge.locking import differences
+from sparkforge.core.paths import IMAGES
+from sparkforge.core.store import Store
+from sparkforge.git.of_store import git_of
+from sparkforge.inputs.recipes import Stack, Upstream
+from sparkforge.overlay import differences
 from sparkforge.overlay.compute import Overlay, StandIn, compute
-from sparkforge.paths import IMAGES
-from sparkforge.recipes import Stack, Upstream
-from sparkforge.store import Store
+from sparkforge.patches import trees
 
 # vLLM takes the CPU platform where the version of the distribution `vllm` says so (vllm/platforms/__init__.py,
 # `cpu_platform_plugin`), and asks for that version in many places.
@@ -42,7 +43,7 @@ def one(store: Store, stack: Stack, name: str) -> Overlay:
     """
     tree, upstream = trees.of(store, stack, name), stack.upstreams[name]
     return compute(
-        store.git(),
+        git_of(store),
         store,
         name=name,
         upstream=upstream,

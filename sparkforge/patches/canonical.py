@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from sparkforge.git import Git
+from sparkforge.git.repository import Git
 from sparkforge.patches.series import Patch
 
 FLAGS = (

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
-from sparkforge.errors import SparkforgeError
+from sparkforge.core.errors import SparkforgeError
+from sparkforge.git.objects import changed, contents
 from sparkforge.patches import drop, stale, trailers, traps
 from sparkforge.patches.canonical import formatted
 from sparkforge.patches.mail import Mail
-from sparkforge.patches.objects import changed, contents
 from sparkforge.patches.place import Place
 from sparkforge.patches.series import ORDER_FILE, TREE_FILE, Series, applied, commits, load
 from sparkforge.patches.traps import Fault, Trap

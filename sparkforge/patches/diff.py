@@ -15,7 +15,7 @@ from unidiff.errors import UnidiffParseError
 from unidiff.patch import Hunk as Parsed
 from unidiff.patch import PatchSet
 
-from sparkforge.errors import BadInput
+from sparkforge.core.errors import BadInput
 
 SECTION = b"diff --git "
 BINARY = b"GIT binary patch"

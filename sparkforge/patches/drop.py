@@ -15,9 +15,9 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from sparkforge.errors import BadInput
-from sparkforge.git import Git
-from sparkforge.patches.objects import contents
+from sparkforge.core.errors import BadInput
+from sparkforge.git.objects import contents
+from sparkforge.git.repository import Git
 
 JOIN = " && "
 

@@ -10,12 +10,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge.errors import BadInput
-from sparkforge.git import Git
+from sparkforge.core.errors import BadInput
+from sparkforge.core.paths import shown
+from sparkforge.core.store import remove
+from sparkforge.git.repository import Git
 from sparkforge.patches.place import Place
 from sparkforge.patches.series import COMMITTED, Patch, applied, commits, load
-from sparkforge.paths import shown
-from sparkforge.store import remove
 
 AUTHOR = ("Sparkforge maintainers", "maintainers@sparkforge.invalid")
 BASE = "refs/sparkforge/base"

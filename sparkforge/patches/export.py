@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge.errors import BadInput, CheckFailed
-from sparkforge.git import Git
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.paths import shown
+from sparkforge.git.repository import Git
 from sparkforge.patches import series as lines
 from sparkforge.patches import stale, traps, write
 from sparkforge.patches.canonical import formatted
@@ -17,7 +18,6 @@ from sparkforge.patches.loss import losses
 from sparkforge.patches.mail import Mail, read
 from sparkforge.patches.place import Place
 from sparkforge.patches.series import ORDER_FILE, Patch, Series
-from sparkforge.paths import shown
 
 _UNFINISHED = re.compile(r"^(fixup|squash|amend)! ")
 _SHOWN = 5

@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge.errors import BadInput
-from sparkforge.git import Git
+from sparkforge.core.errors import BadInput
+from sparkforge.git.repository import Git
 from sparkforge.patches.diff import SECTION, Section, split
 from sparkforge.patches.trailers import Trailers, parse
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparkforge.errors import BadInput
+from sparkforge.core.errors import BadInput
+from sparkforge.core.paths import shown
 from sparkforge.patches.check import PLACEHOLDER
 from sparkforge.patches.edit import AUTHOR, opened, uncommitted
 from sparkforge.patches.place import Place
 from sparkforge.patches.trailers import FEATURE
-from sparkforge.paths import shown
 
 _LETTER = """{title}
 

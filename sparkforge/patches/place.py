@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge.errors import BadInput
-from sparkforge.git import Git
-from sparkforge.paths import ROOT
-from sparkforge.recipes import Stack
-from sparkforge.sources import pin_commit
-from sparkforge.store import Store
+from sparkforge.core.errors import BadInput
+from sparkforge.core.paths import ROOT
+from sparkforge.core.store import Store
+from sparkforge.git.of_store import git_of
+from sparkforge.git.repository import Git
+from sparkforge.inputs.recipes import Stack
+from sparkforge.inputs.sources import pin_commit
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def place(stack: Stack, store: Store, name: str) -> Place:
     if name not in stack.upstreams:
         raise BadInput(f"there is no upstream {name!r} in {stack.name}", why=f"upstreams: {', '.join(stack.upstreams)}")
     pin = pin_commit(store, stack, name)
-    return Place(name, store.git(), pin.commit, pin.tree, ROOT / stack.upstreams[name].series)
+    return Place(name, git_of(store), pin.commit, pin.tree, ROOT / stack.upstreams[name].series)
 
 
 def places(stack: Stack, store: Store, names: tuple[str, ...] = ()) -> tuple[Place, ...]:

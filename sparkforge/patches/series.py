@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparkforge.errors import BadInput, CheckFailed
-from sparkforge.git import EPOCH, Git
-from sparkforge.hashing import sha256_bytes
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.hashing import sha256_bytes
+from sparkforge.core.paths import shown
+from sparkforge.git.repository import EPOCH, Git
 from sparkforge.patches import stale, traps, walk
 from sparkforge.patches.mail import Mail, read
-from sparkforge.paths import shown
 
 ORDER_FILE = "series"
 TREE_FILE = "tree"

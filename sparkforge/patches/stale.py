@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkforge.git import Git
+from sparkforge.git.objects import Entry, contents, entries
+from sparkforge.git.repository import Git
 from sparkforge.patches.diff import Hunk, Section
 from sparkforge.patches.mail import Mail
-from sparkforge.patches.objects import Entry, contents, entries
 from sparkforge.patches.traps import Fault, Trap
 
 CONTEXT = 3

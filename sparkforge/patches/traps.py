@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePosixPath
 
-from sparkforge.errors import BadInput
+from sparkforge.core.errors import BadInput
 from sparkforge.patches.diff import SECTION, Section, both, side, split
 
 _BARE = re.compile(rb"^--- \S.*\n\+\+\+ \S.*\n@@ -", re.MULTILINE)

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from sparkforge.git import IDENTITY, Git
+from sparkforge.git.objects import Entry, entries
+from sparkforge.git.repository import IDENTITY, Git
 from sparkforge.patches.diff import split
 from sparkforge.patches.mail import Mail
-from sparkforge.patches.objects import Entry, entries
 
 _NO_COMMIT = "0" * 40
 # Dates come as mails have them, so the committer's is given in that form too.

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from sparkforge.core.store import remove
 from sparkforge.patches.series import ORDER_FILE, TREE_FILE, Patch
-from sparkforge.store import remove
 
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
 _AT_FDCWD = -100

@@ -6,22 +6,22 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sparkforge.console import say
+from sparkforge.core.console import say
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.store import Store
 from sparkforge.engine import choose
-from sparkforge.errors import CheckFailed
 from sparkforge.smoke import asks
 from sparkforge.smoke.alike import difference
 from sparkforge.smoke.answers import Answer, Asker
 from sparkforge.smoke.asks import Ask, Step
 from sparkforge.smoke.checks import Check, check
-from sparkforge.smoke.image import ImageSite
+from sparkforge.smoke.container_site import ImageSite
 from sparkforge.smoke.report import SmokeReport
 from sparkforge.smoke.run import ENV, NAME, TINY_FLAGS, Bounds
 from sparkforge.smoke.sites import Server, Site, fault_lines
-from sparkforge.smoke.venv import VenvSite
+from sparkforge.smoke.tiny.make import make
+from sparkforge.smoke.venv_site import VenvSite
 from sparkforge.smoke.waiting import first_token
-from sparkforge.store import Store
-from sparkforge.tiny.make import make
 
 _BROKEN = 500  # nothing that is asked may be an error of the server's own
 Taken = list[tuple[Ask, Answer]]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import requests
 
-from sparkforge.errors import CheckFailed
+from sparkforge.core.errors import CheckFailed
 from sparkforge.smoke.asks import Ask, Step
 from sparkforge.smoke.client import NoReply
 

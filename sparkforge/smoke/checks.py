@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sparkforge.errors import CheckFailed
+from sparkforge.core.errors import CheckFailed
 from sparkforge.smoke.client import Client, Completion
 
 # Fewer tokens than a block of the prefix cache (16): a repeated prompt is then computed anew, in the same

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import msgspec
 import requests
 
-from sparkforge.errors import CheckFailed
+from sparkforge.core.errors import CheckFailed
 
 _CONNECT_SECONDS = 5.0
 _EXCERPT = 300

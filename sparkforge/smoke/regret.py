@@ -23,8 +23,8 @@ from statistics import fmean
 
 import msgspec
 
-from sparkforge.errors import CheckFailed
-from sparkforge.paths import IMAGES
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.paths import IMAGES
 from sparkforge.smoke.checks import Check, check
 from sparkforge.smoke.client import Client
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sparkforge.console import table
-from sparkforge.errors import CheckFailed
+from sparkforge.core.console import table
+from sparkforge.core.errors import CheckFailed
 from sparkforge.smoke.checks import Check, Verdict
 
 

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparkforge.console import say
-from sparkforge.engine.base import Engine
-from sparkforge.errors import BadInput
+from sparkforge.core.console import say
+from sparkforge.core.errors import BadInput
+from sparkforge.core.store import Store
+from sparkforge.engine.engine import Engine
 from sparkforge.smoke import checks
 from sparkforge.smoke.checks import Check, Verdict, check
 from sparkforge.smoke.client import Client
-from sparkforge.smoke.image import ImageSite
+from sparkforge.smoke.container_site import ImageSite
 from sparkforge.smoke.regret import regret
 from sparkforge.smoke.report import SmokeReport
 from sparkforge.smoke.sites import Server, Site, last_lines
-from sparkforge.smoke.venv import VenvSite
+from sparkforge.smoke.tiny.make import make
+from sparkforge.smoke.venv_site import VenvSite
 from sparkforge.smoke.waiting import first_token
-from sparkforge.store import Store
-from sparkforge.tiny.make import make
 
 NAME = "smoke"
 _TOKENS = 32

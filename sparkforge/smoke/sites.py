@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sparkforge.proc import tail
+from sparkforge.core.proc import tail
 
 LOOPBACK = "127.0.0.1"
 REQUEST = "request.json"

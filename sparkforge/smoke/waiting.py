@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import time
 
-from sparkforge.console import say
-from sparkforge.errors import CheckFailed
+from sparkforge.core.console import say
+from sparkforge.core.errors import CheckFailed
 from sparkforge.smoke.checks import PROMPT
 from sparkforge.smoke.client import Client, NoReply
 from sparkforge.smoke.sites import Server, last_lines

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge import toolchain
-from sparkforge.aot import build, tools
-from sparkforge.arch import parse_archs
-from sparkforge.errors import EnvironmentLacks
-from sparkforge.hashing import sha256_bytes
+from sparkforge.aot import modules as build
+from sparkforge.aot import tools
+from sparkforge.core.arch import parse_archs
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.hashing import sha256_bytes
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
+from sparkforge.inputs import toolchain
 from sparkforge.overlay.compute import Entry, Manifest, Overlay
-from sparkforge.platforms import Platform
-from sparkforge.store import Store
 
 TOY = Path(__file__).with_name("toy")
 

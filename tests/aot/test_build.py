@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge import toolchain
-from sparkforge.aot import build, facts, plan, record
+from sparkforge.aot import modules, plan, record
 from sparkforge.aot.objects import RECORDS
 from sparkforge.aot.tools import Tools
-from sparkforge.errors import CheckFailed
-from sparkforge.hashing import sha256_file
-from sparkforge.kernels.elf import read_elf
-from sparkforge.platforms import ARM64, Platform
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.hashing import sha256_file
+from sparkforge.core.platforms import ARM64, Platform
+from sparkforge.inputs import toolchain
+from sparkforge.inspect import module_facts as facts
+from sparkforge.inspect.elf import read_elf
 
 HEADER = "#pragma once\n#define FIRST 2\n"
 
@@ -109,7 +110,7 @@ def test_the_same_sources_give_the_same_bytes_in_another_place(toy, tmp_path):
     elsewhere.mkdir()
     for kind in ("toolchain", "files"):
         (elsewhere / kind).symlink_to((toy.store.root / kind).resolve())
-    second = build.build(type(toy.store).open(elsewhere), toy.wanted(), lambda: Path(sys.executable), at_once=1)
+    second = modules.build(type(toy.store).open(elsewhere), toy.wanted(), lambda: Path(sys.executable), at_once=1)
     assert second.compiled == 3
     assert second.facts.modules[0].sha256 == first.facts.modules[0].sha256
     assert second.facts.key == first.facts.key
@@ -184,8 +185,8 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[4])
 import conftest
-from sparkforge.platforms import Platform
-from sparkforge.store import Store
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
 toy = conftest.Toy(Path(sys.argv[3]), Store.open(Path(sys.argv[1])), Path(sys.argv[2]), Platform.host(), {})
 toy.build(at_once=1)
 """
@@ -235,10 +236,10 @@ def test_cuda_gives_the_same_bytes_again(toy):
 
 
 def test_what_is_listed_is_what_is_built(toy):
-    before = build.listed(toy.store, toy.wanted(), Path(sys.executable))
+    before = modules.listed(toy.store, toy.wanted(), Path(sys.executable))
     assert {one.name: set(one.sources.values()) for one in before} == {"one": {False}, "two": {False}}
     toy.build()
-    after = build.listed(toy.store, toy.wanted(), Path(sys.executable))
+    after = modules.listed(toy.store, toy.wanted(), Path(sys.executable))
     assert all(all(one.sources.values()) for one in after)
 
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge import trees
-from sparkforge.aot import check, facts
-from sparkforge.arch import parse_archs
-from sparkforge.errors import BadInput, CheckFailed
-from sparkforge.integrity import seal
-from sparkforge.paths import IMAGES
-from sparkforge.platforms import AMD64
-from sparkforge.recipes import load_stack
-from sparkforge.store import Store
+from sparkforge.core.arch import parse_archs
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.integrity import seal
+from sparkforge.core.paths import IMAGES
+from sparkforge.core.platforms import AMD64
+from sparkforge.core.store import Store
+from sparkforge.image import module_check
+from sparkforge.inputs.recipes import load_stack
+from sparkforge.inspect import module_facts as facts
+from sparkforge.patches import trees
 
 sys.path.insert(0, str(IMAGES / "checks"))  # they are scripts, which import what stands beside them
 
@@ -46,7 +47,7 @@ def library(path: Path, functions, methods=()) -> None:
 def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp_path):
     store, stack = Store.open(), load_stack()
     tree = trees.of(store, stack, "flashinfer").id
-    empty = check.in_environment(store, stack, folder_for(tmp_path / "empty", tree))
+    empty = module_check.in_environment(store, stack, folder_for(tmp_path / "empty", tree))
     asked = {module.name: module for module in empty.modules}
     assert {"fused_moe_120", "mxfp8_quantization_sm100", "fp4_quantization_120f", "trtllm_utils", "sampling"} < set(
         asked
@@ -62,7 +63,7 @@ def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp
     whole = folder_for(tmp_path / "whole", tree)
     for name, module in asked.items():
         library(whole / name / f"{name}.so", module.functions, module.methods)
-    found = check.in_environment(store, stack, whole)
+    found = module_check.in_environment(store, stack, whole)
     assert found.problems == []
     assert all(str(whole.name) not in module.file and f"/data/aot/{tree}/" in module.file for module in found.modules)
     found.demand("it")
@@ -71,7 +72,7 @@ def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp
     library(whole / moe / f"{moe}.so", asked[moe].functions, set(asked[moe].methods) - {"run_moe"})
     library(whole / short / f"{short}.so", set(asked[short].functions) - {"top_k_mask_logits"})
     (whole / junk / f"{junk}.so").write_bytes(b"\x7fELF junk")
-    broken = check.in_environment(store, stack, whole, options=("--without", "trtllm_utils"))
+    broken = module_check.in_environment(store, stack, whole, options=("--without", "trtllm_utils"))
     named = sorted(line.partition(":")[0] for line in broken.problems)
     assert named == [f"module {name}" for name in sorted([moe, short, junk, "trtllm_utils"])]
     assert f"module {moe}: it has no run_moe" in broken.problems
@@ -83,21 +84,21 @@ def test_modules_of_other_sources_are_refused(tmp_path):
     store, stack = Store.open(), load_stack()
     other = folder_for(tmp_path / "other", "0" * 40)
     with pytest.raises(CheckFailed, match="other sources"):
-        check.in_environment(store, stack, other)
+        module_check.in_environment(store, stack, other)
 
 
 def test_the_newest_modules_of_the_series_are_taken(store, monkeypatch):
-    monkeypatch.setattr(check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
+    monkeypatch.setattr(module_check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
     archs = parse_archs("12.1f")
     for key, tree, platform in (("1", "b" * 40, "linux/amd64"), ("2", "a" * 40, "linux/arm64")):
         seal(folder_for(store.root / "aot" / key, tree, platform=platform))
     with pytest.raises(BadInput, match="no modules to check"):
-        check.find(store, load_stack(), AMD64, archs)
+        module_check.find(store, load_stack(), AMD64, archs)
     seal(folder_for(store.root / "aot" / "3", "a" * 40))
-    assert check.find(store, load_stack(), AMD64, archs).name == "3"
+    assert module_check.find(store, load_stack(), AMD64, archs).name == "3"
     (store.root / "aot" / "3" / "added").write_text("x")
     with pytest.raises(CheckFailed, match="damaged"):
-        check.find(store, load_stack(), AMD64, archs)
+        module_check.find(store, load_stack(), AMD64, archs)
 
 
 class Spec:
@@ -224,7 +225,7 @@ SAID = b"""{"capability": "12.1", "compiler": "", "driver": "stub", "problems": 
 
 def test_in_an_image_the_script_runs_with_the_images_own_python_and_without_a_network():
     engine = Engine(SAID)
-    report = check.in_image(engine, "localhost/x", options=("--xqa",))
+    report = module_check.in_image(engine, "localhost/x", options=("--xqa",))
     (launch,) = engine.launches
     assert (launch.entrypoint, launch.network, engine.removed) == ("/opt/venv/bin/python", False, 1)
     assert list(launch.command) == [
@@ -239,10 +240,10 @@ def test_in_an_image_the_script_runs_with_the_images_own_python_and_without_a_ne
 
 def test_a_script_that_does_not_come_to_its_end_is_no_verdict():
     with pytest.raises(CheckFailed, match="did not come to its end") as refused:
-        check.in_image(Engine(None), "localhost/x")
+        module_check.in_image(Engine(None), "localhost/x")
     assert "no torch" in refused.value.why
     with pytest.raises(CheckFailed, match="did not come to its end") as refused:
-        check.in_image(Engine(None, log=""), "localhost/x")
+        module_check.in_image(Engine(None, log=""), "localhost/x")
     assert "status 139 and said nothing" in refused.value.why
 
 
@@ -261,9 +262,11 @@ class Labelled:
 
 
 def test_a_result_says_what_was_checked_and_names_no_folder_of_this_machine():
-    subject = check.of_image(Labelled(LABELS), "localhost/x")
+    subject = module_check.of_image(Labelled(LABELS), "localhost/x")
     assert subject.trees == {"vllm": "v" * 40, "flashinfer": "f" * 40}
-    report = check.in_image(Engine(SAID.replace(b'"file": ""', b'"file": "/opt/venv/aot/m/m.so"')), "localhost/x")
+    report = module_check.in_image(
+        Engine(SAID.replace(b'"file": ""', b'"file": "/opt/venv/aot/m/m.so"')), "localhost/x"
+    )
     found = report.result(subject, ("--capability", "12.1"))
     assert (found["where"], found["aot"], found["passed"]) == ("image localhost/x", "k", False)
     assert found["modules"][0]["file"] == "m/m.so"
@@ -276,11 +279,11 @@ def test_an_image_without_modules_has_nothing_to_check(label, value):
     labels = {"dev.sparkforge.aot": "k", "dev.sparkforge.tree.vllm": "v", f"dev.sparkforge.{label}": value}
     labels = {name: text for name, text in labels.items() if text is not None}
     with pytest.raises(BadInput, match="holds no modules"):
-        check.of_image(Labelled(labels), "localhost/x")
+        module_check.of_image(Labelled(labels), "localhost/x")
 
 
 def test_a_folder_says_what_it_is(monkeypatch, tmp_path):
-    monkeypatch.setattr(check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
-    subject = check.of_folder(None, load_stack(), folder_for(tmp_path / "m", "a" * 40))
+    monkeypatch.setattr(module_check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
+    subject = module_check.of_folder(None, load_stack(), folder_for(tmp_path / "m", "a" * 40))
     assert (subject.where, subject.aot, subject.archs) == ("environment", "k", ["12.1f"])
     assert set(subject.trees) == {"vllm", "flashinfer"}

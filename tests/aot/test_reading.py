@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkforge.aot import depfile, gather, ninja, plan
-from sparkforge.errors import CheckFailed
+from sparkforge.core.errors import CheckFailed
 
 TEXT = """ninja_required_version = 1.3
 cxx = c++

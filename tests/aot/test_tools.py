@@ -7,14 +7,15 @@ import sys
 
 import pytest
 
-from sparkforge import proc, toolchain
 from sparkforge.aot import tools
-from sparkforge.errors import CheckFailed, EnvironmentLacks
-from sparkforge.kernels.elf import read_elf
-from sparkforge.paths import ROOT
-from sparkforge.platforms import Platform
-from sparkforge.recipes import load_stack
-from sparkforge.wheelhouse import read_lock
+from sparkforge.core import proc
+from sparkforge.core.errors import CheckFailed, EnvironmentLacks
+from sparkforge.core.paths import ROOT
+from sparkforge.core.platforms import Platform
+from sparkforge.inputs import toolchain
+from sparkforge.inputs.recipes import load_stack
+from sparkforge.inputs.wheelhouse import read_lock
+from sparkforge.inspect.elf import read_elf
 
 
 @pytest.mark.parametrize("oci", ["linux/amd64", "linux/arm64"])

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
+from sparkforge.core.platforms import AMD64, ARM64, Platform
 from sparkforge.engine import archive, proof
 from sparkforge.engine.buildah import _inside
 from sparkforge.engine.choose import candidates, choose, find, proven
 from sparkforge.engine.docker import Docker, _makes_layer, clients
-from sparkforge.errors import BadInput, CheckFailed, EnvironmentLacks
-from sparkforge.platforms import AMD64, ARM64, Platform
 
 
 @pytest.mark.parametrize(("platform", "machine"), [(AMD64, 62), (ARM64, 183)])

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.errors import EnvironmentLacks
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.platforms import AMD64, ARM64
 from sparkforge.host.detect import DEBIAN_KEYS, Distribution, Host, distribution
 from sparkforge.host.plan import plan
-from sparkforge.platforms import AMD64, ARM64
 
 FILES = Path(__file__).parent / "files"
 DEBIAN = Distribution("debian", "12", "Debian GNU/Linux 12 (bookworm)")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sparkforge.errors import EnvironmentLacks
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.platforms import Platform
 from sparkforge.host import setup
-from sparkforge.platforms import Platform
 
 
 @pytest.mark.slow

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.engine.base import Recipe
+from sparkforge.core.hashing import sha256_bytes
+from sparkforge.core.paths import ROOT
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
 from sparkforge.engine.choose import candidates, proven
-from sparkforge.hashing import sha256_bytes
+from sparkforge.engine.engine import Recipe
+from sparkforge.git.of_store import git_of
 from sparkforge.image import base, context
+from sparkforge.inputs.recipes import File, Mapping, Upstream, load_stack
 from sparkforge.overlay import compute
-from sparkforge.paths import ROOT
-from sparkforge.platforms import Platform
-from sparkforge.recipes import File, Mapping, Upstream, load_stack
-from sparkforge.store import Store
 
 _spec = importlib.util.spec_from_file_location("image_wheels", Path(__file__).with_name("wheels.py"))
 wheels = importlib.util.module_from_spec(_spec)
@@ -75,7 +76,7 @@ class Demo:
 
     def overlay(self, word: str) -> Path:
         """The overlay of a patch of one line."""
-        git = self.store.git()
+        git = git_of(self.store)
         pin, tree = (self.tree(git, module(said)) for said in ("pin", word))
         found = compute.compute(git, self.store, name="vllm", upstream=UPSTREAM, pin_tree=pin, tree=tree)
         return found.path
@@ -135,7 +136,7 @@ def tree_id(word: str) -> str:
 
 
 def arguments(made, on, platform, *, build_base=None):
-    from sparkforge.image.build import arguments as real  # noqa: PLC0415  what is under test
+    from sparkforge.image.dockerfile import arguments as real  # noqa: PLC0415  what is under test
 
     return real(made, on, platform, archs=(), build="0123456789ab", build_base=build_base)
 

@@ -5,12 +5,12 @@ import re
 import msgspec
 import pytest
 
-from sparkforge.engine.base import full_tag
-from sparkforge.errors import BadInput, EnvironmentLacks
+from sparkforge.core.errors import BadInput, EnvironmentLacks
+from sparkforge.core.platforms import AMD64, ARM64, Platform
+from sparkforge.engine.engine import full_tag
 from sparkforge.image import base, bootstrap, disk
 from sparkforge.image.packages import packages
-from sparkforge.platforms import AMD64, ARM64, Platform
-from sparkforge.recipes import load_stack
+from sparkforge.inputs.recipes import load_stack
 
 STACK = load_stack()
 OTHER = ARM64 if Platform.host() == AMD64 else AMD64

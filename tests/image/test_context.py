@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.core.errors import BadInput, CheckFailed
 
 
 def names(folder):

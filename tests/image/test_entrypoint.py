@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.paths import IMAGES
+from sparkforge.core.paths import IMAGES
 
 ENTRYPOINT = IMAGES / "run" / "entrypoint"
 HEALTHCHECK = IMAGES / "run" / "healthcheck"

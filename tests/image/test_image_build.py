@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from sparkforge.engine.base import Launch
+from sparkforge.engine.engine import Launch
 from sparkforge.image.layers import difference
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]

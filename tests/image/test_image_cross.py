@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from sparkforge.engine.base import Launch
+from sparkforge.core.platforms import AMD64, ARM64, Platform
+from sparkforge.core.store import Store
+from sparkforge.engine.engine import Launch
 from sparkforge.image import base, bootstrap
-from sparkforge.platforms import AMD64, ARM64, Platform
-from sparkforge.recipes import load_stack
-from sparkforge.store import Store
+from sparkforge.inputs.recipes import load_stack
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 TAG = "localhost/sparkforge-test:cross"

@@ -1,11 +1,11 @@
 import msgspec
 import pytest
 
-from sparkforge.arch import parse_archs
-from sparkforge.engine.base import Layer
+from sparkforge.core.arch import parse_archs
+from sparkforge.core.platforms import AMD64, ARM64
+from sparkforge.engine.engine import Layer
 from sparkforge.image import labels
 from sparkforge.image.layers import difference
-from sparkforge.platforms import AMD64, ARM64
 
 UPSTREAM = labels.Upstream(
     release="0.21.0", commit="c" * 40, tree="t" * 40, series="s" * 64, wheel="w" * 64, package="vllm"

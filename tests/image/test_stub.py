@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sparkforge.paths import IMAGES
+from sparkforge.core.paths import IMAGES
 
 _spec = importlib.util.spec_from_file_location("image_stub", IMAGES / "lay" / "stub.py")
 stub = importlib.util.module_from_spec(_spec)

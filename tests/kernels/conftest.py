@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.errors import EnvironmentLacks
-from sparkforge.kernels.declare import load_kernels
-from sparkforge.paths import KERNELS
-from sparkforge.platforms import AMD64, ARM64, Platform
-from sparkforge.store import Store
-from sparkforge.toolchain import choose, inspector, ready
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.paths import KERNELS
+from sparkforge.core.platforms import AMD64, ARM64, Platform
+from sparkforge.core.store import Store
+from sparkforge.inputs.kernel_list import load_kernels
+from sparkforge.inputs.toolchain import choose, inspector, ready
 
 PROBE = KERNELS / "tests" / "probe"
 

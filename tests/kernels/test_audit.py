@@ -5,13 +5,13 @@ import subprocess
 
 import pytest
 
-from sparkforge.arch import Arch, parse_archs
-from sparkforge.errors import CheckFailed
-from sparkforge.kernels.audit import COLUMNS, Severity, audit
-from sparkforge.kernels.build import build
-from sparkforge.kernels.declare import load_kernels
-from sparkforge.kernels.sass import Function, cubins, read_code, read_cubin
-from sparkforge.platforms import AMD64, ARM64, Platform
+from sparkforge.core.arch import Arch, parse_archs
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.platforms import AMD64, ARM64, Platform
+from sparkforge.inputs.kernel_list import load_kernels
+from sparkforge.inspect.kernel_audit import COLUMNS, Severity, audit
+from sparkforge.inspect.sass import Function, cubins, read_code, read_cubin
+from sparkforge.kernels.library import build
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 

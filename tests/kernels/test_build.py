@@ -6,17 +6,17 @@ from importlib.metadata import Distribution
 
 import pytest
 
-from sparkforge.arch import parse_archs
-from sparkforge.errors import BadInput, CheckFailed
-from sparkforge.hashing import sha256_tree
-from sparkforge.kernels.build import build
-from sparkforge.kernels.declare import load_kernels
-from sparkforge.kernels.elf import read_elf
-from sparkforge.kernels.package import FACTS, read
-from sparkforge.kernels.sass import read_code
-from sparkforge.platforms import Platform
-from sparkforge.store import Store
-from sparkforge.toolchain import OWN_NVCC, choose
+from sparkforge.core.arch import parse_archs
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.hashing import sha256_tree
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
+from sparkforge.inputs.kernel_list import load_kernels
+from sparkforge.inputs.toolchain import OWN_NVCC, choose
+from sparkforge.inspect.elf import read_elf
+from sparkforge.inspect.sass import read_code
+from sparkforge.kernels.distribution import FACTS, read
+from sparkforge.kernels.library import build
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
 ARCHS = parse_archs("12.1f")

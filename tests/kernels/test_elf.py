@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.errors import CheckFailed
-from sparkforge.kernels.elf import read_elf
-from sparkforge.platforms import Platform
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.platforms import Platform
+from sparkforge.inspect.elf import read_elf
 
 
 @pytest.fixture(scope="module")

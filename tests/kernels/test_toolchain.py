@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge import toolchain
-from sparkforge.errors import BadInput, CheckFailed, EnvironmentLacks
-from sparkforge.paths import ROOT
-from sparkforge.platforms import AMD64, ARM64, Platform
-from sparkforge.toolchain import OWN_NVCC, choose, load_recipe, nvcc_version, own_nvcc, ready, recipe
-from sparkforge.unpack import unpack
+from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
+from sparkforge.core.paths import ROOT
+from sparkforge.core.platforms import AMD64, ARM64, Platform
+from sparkforge.inputs import toolchain
+from sparkforge.inputs.toolchain import OWN_NVCC, choose, load_recipe, nvcc_version, own_nvcc, ready, recipe
+from sparkforge.inputs.unpack import unpack
 
 
 def test_the_recipe_holds_every_wheel_for_both_machines():
@@ -155,12 +155,12 @@ def test_a_wheel_that_is_not_the_pinned_content_is_refused_and_nothing_is_laid_o
 
 _BUILD = """
 import shutil
-from sparkforge.arch import parse_archs
-from sparkforge.kernels.build import build
-from sparkforge.kernels.declare import load_kernels
-from sparkforge.platforms import Platform
-from sparkforge.store import Store
-from sparkforge.toolchain import choose
+from sparkforge.core.arch import parse_archs
+from sparkforge.kernels.library import build
+from sparkforge.inputs.kernel_list import load_kernels
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
+from sparkforge.inputs.toolchain import choose
 assert choose(Platform.host()).own_nvcc is None
 print(build(Store.open(), load_kernels(), parse_archs("12.1f"), Platform.host()).sha256)
 """

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.git import Git
+from sparkforge.core.store import Store
+from sparkforge.git.of_store import git_of
+from sparkforge.git.repository import Git
+from sparkforge.inputs.recipes import File, Mapping, Upstream
 from sparkforge.overlay import compute
-from sparkforge.recipes import File, Mapping, Upstream
-from sparkforge.store import Store
 
 PIN = {
     "demo/__init__.py": b"",
@@ -140,5 +141,5 @@ class Demo:
 def demo(tmp_path, monkeypatch) -> Demo:
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
     store = Store.open(tmp_path / "store")
-    git = store.git()
+    git = git_of(store)
     return Demo(tmp_path, git, store, make_tree(git, PIN))

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.inputs.recipes import Mapping
 from sparkforge.overlay import compute
-from sparkforge.recipes import Mapping
 
 
 def ops(overlay):

@@ -7,14 +7,15 @@ import zipfile
 
 import pytest
 
-from sparkforge import sources
-from sparkforge.fetch import fetch
-from sparkforge.hashing import sha256_file
-from sparkforge.kernels import elf
-from sparkforge.overlay import apply, of_stack, venv
-from sparkforge.platforms import ARM64
-from sparkforge.recipes import load_stack
-from sparkforge.store import Store
+from sparkforge.core.hashing import sha256_file
+from sparkforge.core.platforms import ARM64
+from sparkforge.core.store import Store
+from sparkforge.git.of_store import git_of
+from sparkforge.inputs import sources
+from sparkforge.inputs.fetch import fetch
+from sparkforge.inputs.recipes import load_stack
+from sparkforge.inspect import elf
+from sparkforge.overlay import apply, into_venv, of_stack
 
 STACK = load_stack()
 # What a wheel carries besides its tree's files: compiled code, and what its build fetched or made.
@@ -38,7 +39,7 @@ def test_the_folders_of_the_recipe_are_where_the_wheel_has_them(name):
     upstream, store = STACK.upstreams[name], Store.open()
     pin = sources.pin_commit(store, STACK, name)
     blobs = {}
-    for row in store.git().run("ls-tree", "-r", "-z", pin.tree).split(b"\0")[:-1]:
+    for row in git_of(store).run("ls-tree", "-r", "-z", pin.tree).split(b"\0")[:-1]:
         head, _, path = row.partition(b"\t")
         for folder in upstream.overlay:
             if path.decode().startswith(folder.source):
@@ -65,13 +66,13 @@ def test_the_series_go_on_the_published_wheels_and_come_off(demo, target):
     demo.uv("pip", "install", "--python", made / "bin/python", "--no-index", "--no-deps", *wheels)
     before = {p: p.stat().st_ino for p in demo.site(made).rglob("*") if p.is_file()}
     overlays = of_stack.overlays(Store.open(), STACK)
-    lines = venv.lay(made, overlays)
+    lines = into_venv.lay(made, overlays)
     assert len(lines) == len(STACK.upstreams)
     assert all("replaced" in line for line in lines)
     for overlay in overlays:
         tree = demo.site(made) / overlay.manifest.package / "sparkforge_tree.txt"
         assert tree.read_text() == f"{overlay.manifest.tree}\n"
-    venv.take_off(made)
+    into_venv.take_off(made)
     assert {p for p in demo.site(made).rglob("*") if p.is_file()} == before.keys()
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkforge.errors import BadInput, CheckFailed
-from sparkforge.overlay import venv as environments
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.overlay import into_venv as environments
 
 OTHER = {"other/__init__.py": b"X = 1\n"}
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.overlay import venv as laying
+from sparkforge.core.store import Store
+from sparkforge.inputs.recipes import load_stack
+from sparkforge.overlay import into_venv as laying
 from sparkforge.overlay.of_stack import overlays
-from sparkforge.recipes import load_stack
 from sparkforge.smoke import against, asks
-from sparkforge.smoke.venv import VenvSite
-from sparkforge.store import Store
-from sparkforge.tiny.make import make
+from sparkforge.smoke.tiny.make import make
+from sparkforge.smoke.venv_site import VenvSite
 
 
 @dataclass(frozen=True)

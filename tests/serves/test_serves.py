@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sparkforge.overlay.venv import site_of
+from sparkforge.overlay.into_venv import site_of
 from sparkforge.smoke import against, asks
 from sparkforge.smoke.checks import Verdict
 

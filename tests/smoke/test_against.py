@@ -8,15 +8,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sparkforge.errors import CheckFailed
+from sparkforge.core.errors import CheckFailed
 from sparkforge.smoke import against
 from sparkforge.smoke.answers import Answer, Asker
 from sparkforge.smoke.asks import Ask, Step
 from sparkforge.smoke.checks import Verdict
 from sparkforge.smoke.client import NoReply
-from sparkforge.smoke.image import ImageSite
+from sparkforge.smoke.container_site import ImageSite
 from sparkforge.smoke.run import Bounds
-from sparkforge.smoke.venv import VenvSite
+from sparkforge.smoke.venv_site import VenvSite
 
 PATIENT = Bounds(start=60, stop=60)
 

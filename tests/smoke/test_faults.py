@@ -4,11 +4,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sparkforge.errors import CheckFailed
-from sparkforge.proc import run
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.proc import run
+from sparkforge.core.store import Store
 from sparkforge.smoke.regret import PROMPTS, REFERENCE, Limits, answer, judged
-from sparkforge.store import Store
-from sparkforge.tiny.make import make
+from sparkforge.smoke.tiny.make import make
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.errors import CheckFailed
-from sparkforge.proc import run
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.proc import run
+from sparkforge.core.store import Store
 from sparkforge.smoke.run import Bounds, smoke
-from sparkforge.store import Store
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 PATIENT = Bounds(start=60.0, silence=60.0, stop=60.0)  # whatever else the machine does

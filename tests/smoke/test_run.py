@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from sparkforge.errors import BadInput, CheckFailed
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.store import Store
 from sparkforge.smoke.checks import Verdict
 from sparkforge.smoke.run import Bounds, look, smoke_venv
-from sparkforge.smoke.venv import VenvSite
-from sparkforge.store import Store
+from sparkforge.smoke.venv_site import VenvSite
 
 PATIENT = Bounds(start=60.0, silence=60.0, stop=60.0)  # whatever else the machine does
 IMPATIENT = replace(PATIENT, stop=1.0)

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
+from sparkforge.core.store import Store
 from sparkforge.smoke.run import look, smoke_venv
-from sparkforge.smoke.venv import VenvSite
-from sparkforge.store import Store
+from sparkforge.smoke.venv_site import VenvSite
 
 pytestmark = pytest.mark.slow
 

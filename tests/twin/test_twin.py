@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge import trees
-from sparkforge.paths import ROOT
-from sparkforge.recipes import load_stack
-from sparkforge.store import Store
+from sparkforge.core.paths import ROOT
+from sparkforge.core.store import Store
+from sparkforge.git.of_store import git_of
+from sparkforge.inputs.recipes import load_stack
+from sparkforge.patches import trees
 
-TWIN = ROOT / "tests/patches/flashinfer/gpu/twin"
+TWIN = ROOT / "tools/gpu/flashinfer/twin"
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def patched(tmp_path_factory):
     def copy(path: str) -> Path:
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(store.git().run("cat-file", "blob", f"{tree.id}:{path}"))
+        target.write_bytes(git_of(store).run("cat-file", "blob", f"{tree.id}:{path}"))
         return folder
 
     return copy

@@ -38,7 +38,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "gpu"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "tools" / "gpu" / "vllm"))
 holes, memory, nodes, record = (importlib.import_module(name) for name in ("holes", "memory", "nodes", "record"))
 
 POOL, TENSOR = memory.Place(memory.POOL, 0x7F0000000000, 4096), memory.Place(memory.TENSOR, 0x7E0000000000, 4096)

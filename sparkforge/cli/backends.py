@@ -1,0 +1,40 @@
+"""Tasks that ask the patched package."""
+
+from __future__ import annotations
+
+import os
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from sparkforge.cli.common import JSON, STACK, opened
+from sparkforge.core.errors import BadInput
+
+
+@task(
+    help={
+        "capability": "compute capability of the device that is not here",
+        "as-installed": "ask whether FlashInfer's kernels can be compiled here, instead of taking it for granted",
+        "json": JSON,
+        "stack": STACK,
+    }
+)
+def backends(
+    _: Context, capability: str = "12.1", as_installed: bool = False, json: bool = False, stack: str = "vllm-0.21"
+) -> None:
+    """What the patched vLLM would choose for gpt-oss-120b, for each flag, on a device of some capability."""
+    from sparkforge.core import proc
+    from sparkforge.core.paths import IMAGES
+    from sparkforge.environments import patched, venv
+    from sparkforge.patches import place, trees
+
+    of_stack, store = opened(stack, as_json=json)
+    python = venv.ensure(store, of_stack).python
+    ids = {name: trees.of(store, of_stack, name).id for name in of_stack.upstreams}
+    words = ["--capability", capability, *(["--json"] if json else []), *(["--as-installed"] if as_installed else [])]
+    with patched.default(store, of_stack.upstreams, place.places(of_stack, store), python) as env:
+        variables = {**os.environ, **env.lay(ids), "VLLM_LOGGING_LEVEL": "ERROR"}
+        done = proc.run([python, IMAGES / "checks" / "backends.py", *words], env=variables, accept=(0, 2))
+    if done.code:
+        raise BadInput(f"{capability!r} is no compute capability", do="--capability 12.1")
+    print(done.text)

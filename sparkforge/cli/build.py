@@ -1,0 +1,180 @@
+"""Tasks that make images, run them, and lay overlays without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from invoke.context import Context
+from invoke.tasks import task
+
+from sparkforge.cli.common import JSON, STACK, opened, put
+from sparkforge.core import console
+from sparkforge.core.errors import BadInput
+from sparkforge.core.paths import shown
+
+_ENGINE = "docker, buildah or auto"
+_PLATFORM = "linux/arm64 or linux/amd64; this machine's where none is named"
+
+
+@task(
+    help={
+        "arch": "architectures that kernels are compiled for, such as 12.1f",
+        "target": "serve, or cpu for a machine without a GPU",
+        "platform": _PLATFORM,
+        "base": "ngc, bootstrap or auto",
+        "engine": _ENGINE,
+        "locked": "refuse what is not pinned or not recorded",
+        "dry-run": "print the plan and do nothing",
+        "aot": "compile FlashInfer's modules; with --no-aot a server compiles them when it is first started",
+        "jobs": "compilers at once for these modules; one a core where none is said, fewer where memory is short",
+        "tag": "name of the image instead of the usual one",
+        "json": "print the manifest as JSON and nothing else",
+        "stack": STACK,
+    }
+)
+def build(
+    _: Context,
+    arch: str = "12.1f",
+    target: str = "serve",
+    platform: str = "",
+    base: str = "auto",
+    engine: str = "auto",
+    locked: bool = False,
+    dry_run: bool = False,
+    aot: bool = True,
+    jobs: int = 0,
+    tag: str = "",
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
+    """Build an image; what did not change since the last build is not done again."""
+    from sparkforge.image import chain, request
+    from sparkforge.serving import carried
+
+    of_stack, store = opened(stack, as_json=json)
+    asked = request.parse(
+        of_stack,
+        arch=arch,
+        target=target,
+        platform=platform,
+        base=base,
+        engine=engine,
+        locked=locked,
+        dry=dry_run,
+        name=tag,
+        aot=aot,
+        jobs=jobs,
+    )
+    built = chain.build(store, of_stack, asked, carried.text(of_stack.name, asked.target))
+    if json:
+        put(built.as_json())
+    elif built.image:
+        print(built.image)
+
+
+@task(
+    help={
+        "check": "only say whether the locks are current; asks no index",
+        "upgrade": "take the newest versions that the inputs admit",
+        "stack": STACK,
+    }
+)
+def lock(_: Context, check: bool = False, upgrade: bool = False, stack: str = "vllm-0.21") -> None:
+    """Make the runtime locks anew, for both platforms and every base's Python."""
+    from sparkforge.inputs import lock as locks
+
+    of_stack, store = opened(stack)
+    if check:
+        locks.check(of_stack)
+    else:
+        for path in locks.make(of_stack, store, upgrade=upgrade):
+            print(shown(path))
+
+
+@task(
+    help={
+        "into": "virtual environment, or a site-packages folder, that holds the pinned wheels",
+        "revert": "give it back the files that its wheels installed",
+        "stack": STACK,
+    }
+)
+def overlay(_: Context, into: str, revert: bool = False, stack: str = "vllm-0.21") -> None:
+    """Lay the series over the wheels of a virtual environment, or take them off again."""
+    from sparkforge.overlay import into_venv as venv
+
+    if revert:
+        lines = venv.take_off(Path(into))
+    else:
+        from sparkforge.overlay.of_stack import overlays
+
+        of_stack, store = opened(stack)
+        lines = venv.lay(Path(into), overlays(store, of_stack))
+    for line in lines:
+        console.say(line)
+
+
+@task(
+    help={
+        "image": "tag of an image; the target's own where none is named",
+        "target": "cpu or serve",
+        "arch": "architectures of the image",
+        "platform": _PLATFORM,
+        "engine": _ENGINE,
+        "model": "folder of a model; a tiny random gpt-oss is made where none is named",
+        "venv": "smoke a virtual environment with vLLM instead of an image",
+        "against": "tag of another image, or a virtual environment: look whether both answer every request alike",
+        "json": JSON,
+        "stack": STACK,
+    }
+)
+def smoke(
+    _: Context,
+    image: str = "",
+    target: str = "cpu",
+    arch: str = "12.1f",
+    platform: str = "",
+    engine: str = "auto",
+    model: str = "",
+    venv: str = "",
+    against: str = "",
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
+    """Start an image, make it speak, judge what it says, stop and remove it."""
+    from sparkforge.engine import choose
+    from sparkforge.image import request
+    from sparkforge.smoke import run as smoking
+
+    of_stack, store = opened(stack, as_json=json)
+    folder = Path(model) if model else None
+    if folder is not None and not folder.is_dir():
+        raise BadInput(f"{model} is no folder", why="--model takes a folder of weights on this machine")
+    if folder is not None and against:
+        raise BadInput("--against takes no --model", why="its requests are made for the tiny random gpt-oss")
+    if against:
+        from sparkforge.smoke import against as comparing
+
+        named = venv or image or request.parse(of_stack, arch=arch, target=target, platform=platform, engine=engine).tag
+        report = comparing.against(*(comparing.place(store, one, engine) for one in (named, against)), store=store)
+    elif venv:
+        report = smoking.smoke_venv(Path(venv), store=store, model=folder)
+    else:
+        tag = image or request.parse(of_stack, arch=arch, target=target, platform=platform, engine=engine).tag
+        report = smoking.smoke(tag, choose.find(store, tag, engine), store=store, model=folder)
+    print(report.json().decode() if json else report.table())
+    report.demand()
+
+
+@task(
+    help={
+        "platform": "what images will be built for; this machine's platform where none is named",
+        "dry-run": "print the plan and do nothing",
+    }
+)
+def setup(_: Context, platform: str = "", dry_run: bool = False) -> None:
+    """Make this machine ready to build: an engine, mmdebstrap, compilers. Does only what is missing."""
+    from sparkforge.core.platforms import Platform
+    from sparkforge.core.store import Store
+    from sparkforge.host import setup as host
+
+    host.setup(Store.open(), Platform.parse(platform) if platform else Platform.host(), dry_run=dry_run)

@@ -1,0 +1,66 @@
+"""A container platform, spelled for every tool that wants it otherwise."""
+
+from __future__ import annotations
+
+import platform as host
+from dataclasses import dataclass
+
+from sparkforge.core.errors import BadInput, EnvironmentLacks
+
+
+@dataclass(frozen=True)
+class Platform:
+    """One of the two platforms that images are made for.
+
+    Attributes:
+        debian: amd64 or arm64, also the OCI word.
+        machine: x86_64 or aarch64, as `uname -m` and wheel tags say it.
+        elf_machine: e_machine of its ELF files.
+    """
+
+    debian: str
+    machine: str
+    elf_machine: int
+
+    @property
+    def oci(self) -> str:
+        """As an engine takes it: linux/arm64."""
+        return f"linux/{self.debian}"
+
+    @property
+    def triple(self) -> str:
+        """Prefix of its GNU compilers."""
+        return f"{self.machine}-linux-gnu"
+
+    def uv(self, glibc: str) -> str:
+        """As uv's --python-platform takes it; glibc is "2_36" for Debian 12, "2_39" for Ubuntu 24.04."""
+        return f"{self.machine}-manylinux_{glibc}"
+
+    @classmethod
+    def parse(cls, text: str) -> Platform:
+        """Platform from linux/arm64, arm64 or aarch64.
+
+        Raises:
+            BadInput: not one that we build for.
+        """
+        word = text.removeprefix("linux/")
+        for known in (AMD64, ARM64):
+            if word in (known.debian, known.machine):
+                return known
+        raise BadInput(f"{text!r} is no platform that we build for", do="--platform linux/arm64 or linux/amd64")
+
+    @classmethod
+    def host(cls) -> Platform:
+        """The platform of this machine.
+
+        Raises:
+            EnvironmentLacks: it is neither.
+        """
+        try:
+            return cls.parse(host.machine())
+        except BadInput as other:
+            raise EnvironmentLacks(f"this machine is {host.machine()}", why=other.what) from other
+
+
+AMD64 = Platform("amd64", "x86_64", 62)
+ARM64 = Platform("arm64", "aarch64", 183)

@@ -1,0 +1,170 @@
+"""The one door to subprocesses: quotes, logs, bounds and judges every command that we run."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sparkforge.core.errors import CheckFailed, EnvironmentLacks, SparkforgeError
+
+_TAIL_LINES = 15
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command.
+
+    Attributes:
+        argv: the words that were run.
+        code: exit status, negative for a signal.
+        out: standard output; empty when it was streamed.
+        err: standard error; empty when it was streamed.
+        seconds: wall time.
+    """
+
+    argv: tuple[str, ...]
+    code: int
+    out: bytes
+    err: bytes
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """Standard output as text, without the last line feed."""
+        return self.out.decode(errors="replace").rstrip("\n")
+
+
+def quoted(argv: Sequence[str | Path]) -> str:
+    """Command as one could paste it into a shell."""
+    return shlex.join(str(word) for word in argv)
+
+
+def tail(data: bytes, lines: int = _TAIL_LINES) -> str:
+    """Last lines of a program's output, as text."""
+    return "\n".join(data.decode(errors="replace").rstrip().splitlines()[-lines:])
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    accept: Sequence[int] = (0,),
+    timeout: float | None = None,
+    stream: bool = False,
+    error: type[SparkforgeError] = CheckFailed,
+    do: str = "",
+) -> Done:
+    """Run a command to its end.
+
+    Args:
+        argv: program and words; never a shell line.
+        cwd: directory to run in.
+        env: the whole environment; None inherits ours.
+        stdin: bytes for standard input; None closes it.
+        accept: exit statuses that are no failure; an empty sequence accepts all.
+        timeout: seconds after which the command is killed.
+        stream: let the program write to our terminal instead of keeping its output.
+        error: class raised when the status is not accepted.
+        do: the remedy named by that error.
+
+    Raises:
+        EnvironmentLacks: the program is not there.
+        SparkforgeError: of class `error`, with the command and the last lines of its output.
+    """
+    words = tuple(str(word) for word in argv)
+    if os.environ.get("SPARKFORGE_TRACE"):
+        print(f"+ {quoted(words)}", file=sys.stderr, flush=True)
+    begun = time.monotonic()
+    pipe = None if stream else subprocess.PIPE
+    try:
+        done = subprocess.run(
+            words,
+            cwd=cwd,
+            env=None if env is None else dict(env),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            stdout=pipe,
+            stderr=pipe,
+            timeout=timeout,
+            check=False,
+        )
+    except FileNotFoundError as lost:
+        if cwd is not None and not cwd.is_dir():
+            raise CheckFailed(f"{words[0]} was to run in a directory that is not there", why=str(cwd)) from lost
+        raise EnvironmentLacks(
+            f"{words[0]} is not installed", why=f"needed for: {quoted(words)}", do=do or "invoke setup"
+        ) from lost
+    except subprocess.TimeoutExpired as late:
+        raise error(f"{words[0]} did not end within {timeout:.0f} s", why=quoted(words), do=do) from late
+    result = Done(words, done.returncode, done.stdout or b"", done.stderr or b"", time.monotonic() - begun)
+    if accept and result.code not in accept:
+        said = tail(result.err) or tail(result.out)
+        raise error(
+            f"{Path(words[0]).name} ended with status {result.code}",
+            why=f"{quoted(words)}\n{said}" if said else quoted(words),
+            do=do,
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class Used:
+    """What a command took.
+
+    Attributes:
+        seconds: wall time.
+        cpu_seconds: user and system time, of all its children that it waited for too.
+        peak_bytes: largest resident size of it or of any of those.
+    """
+
+    seconds: float
+    cpu_seconds: float
+    peak_bytes: int
+
+
+def measured(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    error: type[SparkforgeError] = CheckFailed,
+    do: str = "",
+) -> Used:
+    """Run a command to its end and say what it took; its output is shown only if it fails.
+
+    Raises:
+        EnvironmentLacks: the program is not there.
+        SparkforgeError: of class `error`, with the command and the last lines of its output.
+    """
+    words = tuple(str(word) for word in argv)
+    if os.environ.get("SPARKFORGE_TRACE"):
+        print(f"+ {quoted(words)}", file=sys.stderr, flush=True)
+    begun = time.monotonic()
+    with tempfile.TemporaryFile() as said:
+        try:
+            child = subprocess.Popen(words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=said, stderr=said)
+        except FileNotFoundError as lost:
+            raise EnvironmentLacks(f"{words[0]} is not installed", why=quoted(words), do=do or "invoke setup") from lost
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        child.returncode = code = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - begun
+        if code:
+            said.seek(0)
+            words_of_it = tail(said.read())
+            killed = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+            raise error(f"{Path(words[0]).name} {killed}", why=f"{quoted(words)}\n{words_of_it}", do=do)
+    return Used(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)

@@ -1,0 +1,140 @@
+"""The store: what steps computed, under the hash of what they read; nothing in it is ever half written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
+
+_PARTIAL = ".partial-"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A directory of results: `<kind>/<key>/`, a bare git repository and verified downloads.
+
+    Attributes:
+        root: the directory.
+    """
+
+    root: Path
+
+    @classmethod
+    def open(cls, root: Path | None = None) -> Store:
+        """Store at `root`, else $SPARKFORGE_STORE, else the user's cache directory; made if it is not there.
+
+        Raises:
+            EnvironmentLacks: the place cannot be written.
+        """
+        if root is None:
+            named = os.environ.get("SPARKFORGE_STORE")
+            cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+            root = Path(named) if named else Path(cache) / "sparkforge"
+        root = root.absolute()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as refused:
+            raise EnvironmentLacks(
+                "the store cannot be made", why=str(refused), do="SPARKFORGE_STORE=/a/place/you/can/write"
+            ) from refused
+        return cls(root)
+
+    def path(self, kind: str, key: str) -> Path:
+        """Where the result of a kind under a key stands, or would."""
+        if not key or "/" in key or key.startswith("."):
+            raise BadInput(f"{key!r} is no key of the store")
+        return self.root / kind / key
+
+    def has(self, kind: str, key: str) -> bool:
+        """Whether that result is there, whole."""
+        return self.path(kind, key).exists()
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Hold a lock of the store; the kernel drops it with the process, so none stays behind a kill."""
+        folder = self.root / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / f"{name}.lock"):
+            yield
+
+    @contextmanager
+    def writing(self, kind: str, key: str) -> Iterator[Path]:
+        """A temporary directory that becomes the result when the block ends well and vanishes when not.
+
+        One process writes a key at a time; a second one waits and then writes over nothing: callers look with
+        `has` again inside, or simply let their equal result be dropped.
+        """
+        final = self.path(kind, key)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with self.lock(f"{kind}-{key}"):
+            for left in final.parent.glob(f"{_PARTIAL}{key}-*"):
+                remove(left)
+            beside = Path(tempfile.mkdtemp(prefix=f"{_PARTIAL}{key}-", dir=final.parent))
+            beside.chmod(0o755)
+            try:
+                yield beside
+                if final.exists():
+                    remove(beside)
+                else:
+                    beside.rename(final)
+            except BaseException:
+                remove(beside)
+                raise
+
+    def sweep(self) -> list[Path]:
+        """Remove what killed runs left half written; returns what went.
+
+        Only what no living process holds the lock of is removed.
+        """
+        gone: list[Path] = []
+        for left in self.root.glob(f"*/{_PARTIAL}*"):
+            kind, key = left.parent.name, left.name.removeprefix(_PARTIAL).rpartition("-")[0]
+            held = FileLock(self.root / "locks" / f"{kind}-{key}.lock")
+            (self.root / "locks").mkdir(exist_ok=True)
+            try:
+                held.acquire(timeout=0)
+            except TimeoutError:
+                continue
+            try:
+                remove(left)
+                gone.append(left)
+            finally:
+                held.release()
+        return gone
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory with all below it, read-only directories included."""
+    if path.is_dir() and not path.is_symlink():
+        for folder, folders, _ in os.walk(path):
+            for name in folders:
+                below = Path(folder, name)
+                if not below.is_symlink():
+                    below.chmod(0o755)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write a file beside its place and rename it into place; a reader sees the old or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, beside = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(beside).chmod(mode)
+        Path(beside).replace(path)
+    except OSError as failed:
+        Path(beside).unlink(missing_ok=True)
+        raise CheckFailed(f"{path} could not be written", why=str(failed)) from failed

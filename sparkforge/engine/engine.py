@@ -1,0 +1,240 @@
+"""What every container engine can do for us, whichever it is.
+
+An `Engine` builds the one Dockerfile, holds images, and runs them. Images are named by tags that start with
+`localhost/`, because one engine adds that prefix by itself and the other would ask a public registry for a
+name without it.
+
+A `Container` is a run in progress. Its ports are the host's: an engine without a network namespace of its own
+cannot translate them, so a caller picks one free port and gives it to the server and to `ports` alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.platforms import Platform
+from sparkforge.core.proc import Done, run
+
+PREFIX = "localhost/"
+
+
+def full_tag(tag: str) -> str:
+    """Tag as the engines store it: `localhost/` in front unless a registry is named, `:latest` behind."""
+    first, slash, _ = tag.partition("/")
+    if not slash or not ("." in first or ":" in first or first == "localhost"):
+        tag = PREFIX + tag
+    return tag if ":" in tag.rpartition("/")[2] else f"{tag}:latest"
+
+
+@dataclass(frozen=True)
+class Able:
+    """The verdict on an engine.
+
+    Attributes:
+        able: whether it built the proof.
+        reason: what it is, or the first line of why not.
+        version: of the engine, empty where it did not answer.
+    """
+
+    able: bool
+    reason: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of an image, lowest first in every list.
+
+    Attributes:
+        digest: sha256 of its uncompressed archive ("diff id"), the same for equal content.
+        made_by: the instruction that made it, as the engine recorded it.
+        size: bytes of its content; None where the engine does not tell.
+    """
+
+    digest: str
+    made_by: str
+    size: int | None
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A directory of the host inside a container.
+
+    Attributes:
+        source: on the host.
+        target: in the container.
+        read_only: whether the container may not write.
+    """
+
+    source: Path
+    target: str
+    read_only: bool = False
+
+    @property
+    def text(self) -> str:
+        """As `-v` takes it."""
+        return f"{self.source}:{self.target}" + (":ro" if self.read_only else "")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One build: what goes in and what comes out.
+
+    Attributes:
+        context: directory with everything that the Dockerfile reads.
+        dockerfile: the Dockerfile.
+        target: stage to build.
+        tag: name of the image.
+        platform: of the image; stages of the building machine say so themselves.
+        args: build arguments.
+        labels: labels of the image.
+        network: whether its RUN steps may reach the network.
+    """
+
+    context: Path
+    dockerfile: Path
+    target: str
+    tag: str
+    platform: Platform
+    args: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    network: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One run of an image.
+
+    Attributes:
+        image: tag or id.
+        command: words after the image's name; the image's entrypoint gets them.
+        env: variables beyond those of the image.
+        user: `uid:gid`; None is the image's own.
+        mounts: directories of the host.
+        ports: ports that the server listens on and the host shall reach, equal on both sides.
+        entrypoint: a program in place of the image's entrypoint.
+        gpus: give the container the machine's GPUs.
+        network: False cuts it off, where the engine can.
+        shm: size of /dev/shm as the engine takes it.
+    """
+
+    image: str
+    command: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    user: str | None = None
+    mounts: Sequence[Mount] = ()
+    ports: Sequence[int] = ()
+    entrypoint: str | None = None
+    gpus: bool = False
+    network: bool = True
+    shm: str = "2g"
+
+
+class Container(Protocol):
+    """A run in progress, or one that has ended and is not removed yet."""
+
+    @property
+    def id(self) -> str:
+        """The engine's name for it."""
+
+    def alive(self) -> bool:
+        """Whether its first process still runs."""
+
+    def logs(self) -> str:
+        """Everything that it wrote so far, both streams."""
+
+    def stop(self, *, grace: float = 30.0) -> int:
+        """SIGTERM, and SIGKILL after `grace` seconds; the exit status (137 or -9 when it had to be killed)."""
+
+    def wait(self, *, timeout: float | None = None) -> int:
+        """Exit status once it has ended; CheckFailed when it does not within `timeout` seconds."""
+
+    def exec(self, command: Sequence[str], *, accept: Sequence[int] = (0,)) -> Done:
+        """Run another command in it, as its own user."""
+
+    def remove(self) -> None:
+        """Remove it, ended or not. Twice is no error."""
+
+
+class Engine(Protocol):
+    """One container engine of this machine."""
+
+    @property
+    def name(self) -> str:
+        """`docker` or `buildah`."""
+
+    @property
+    def program(self) -> str:
+        """Path of the program that is called."""
+
+    def prove(self) -> Able:
+        """Build a file with one `RUN --mount`; an engine that cannot is no engine of ours."""
+
+    def root(self) -> Path:
+        """Directory of its images, for disk needs."""
+
+    def build(self, recipe: Recipe) -> str:
+        """Build and tag an image; its id. CheckFailed when the build fails, and the tag stays with what had it.
+
+        Otherwise that image is removed, unless it has another name or a container.
+        """
+
+    def has(self, tag: str) -> bool:
+        """Whether the image is here."""
+
+    def image_id(self, tag: str) -> str:
+        """`sha256:...` of its configuration. CheckFailed where there is no such image."""
+
+    def labels(self, tag: str) -> dict[str, str]:
+        """Labels of an image."""
+
+    def config(self, tag: str) -> dict[str, object]:
+        """Its run configuration in Docker's spelling: Env, User, Entrypoint, Cmd, Healthcheck."""
+
+    def layers(self, tag: str) -> list[Layer]:
+        """Layers of an image, lowest first."""
+
+    def load(self, archive: Path) -> None:
+        """Take in an image archive as `archive.write` makes it."""
+
+    def pull(self, reference: str, platform: Platform) -> str:
+        """Fetch an image from its registry; the digest `sha256:...` that was pulled."""
+
+    def tag(self, image: str, tag: str) -> None:
+        """Give an image another name."""
+
+    def run(self, launch: Launch) -> Container:
+        """Start a container and return at once."""
+
+    def read(self, tag: str, path: str) -> bytes:
+        """Content of one file of an image, without running anything in it."""
+
+    def untag(self, tag: str) -> None:
+        """Remove a name, and the image with its last one. A name that is not there is no error."""
+
+
+def streamed(words: Sequence[str], *, name: str, env: Mapping[str, str] | None = None) -> None:
+    """Run a build with its lines before the user's eyes, on standard error: standard output is for results.
+
+    Raises:
+        CheckFailed: the build failed.
+    """
+    done = run(["sh", "-c", 'exec "$@" >&2', "sh", *words], env=env, stream=True, accept=())
+    if done.code:
+        raise CheckFailed(
+            f"{name} could not build the image",
+            why=f"it ended with status {done.code}; its own words stand above",
+            do=f"to see the command: SPARKFORGE_TRACE=1; to try another engine: --engine {OTHER[name]}",
+        )
+
+
+OTHER = {"docker": "buildah", "buildah": "docker"}
+
+
+def no_image(tag: str, engine: str) -> CheckFailed:
+    """The error for an image that is not there."""
+    return CheckFailed(f"there is no image {tag}", why=f"{engine} holds none of that name", do="invoke build")

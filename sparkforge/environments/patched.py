@@ -1,0 +1,270 @@
+"""The Python that proves patches: a virtual environment's own packages, with the files of a tree in their place.
+
+The environment gives what is compiled and what is installed beside (torch and the rest); it is never written. Its
+`vllm` may be the CPU build, of which a few Python files are not the pin's. Since the tree is what is proved, every file
+of the tree that the installed package has as well is taken from the tree: first the pin's, once, into the store, then
+for each tree the files in which it differs. What only the package has (compiled modules, generated files) stays as it
+is, and what the package does not ship of the pin is not added.
+
+All of it are hard links where the file system can; a file is replaced by another, never written in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from sparkforge.core import proc
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.hashing import key_of
+from sparkforge.core.store import Store, remove, write_file
+from sparkforge.environments import outcomes
+from sparkforge.environments.prove import PLUGIN, ProveEnv
+from sparkforge.git.objects import Entry, changed, contents, entries
+from sparkforge.inputs.recipes import Mapping as Folder
+from sparkforge.inputs.recipes import Upstream
+from sparkforge.overlay.compute import alias_files
+from sparkforge.overlay.of_stack import stand_ins
+from sparkforge.patches.place import Place
+
+KIND = "prove-base"
+TREE_FILE = "sparkforge_tree.txt"
+
+_FORMAT = 2
+# pytest and what it imports, taken from our own Python where the environment has none: all of it is pure Python.
+_TOOLS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_ASK = (
+    "import importlib.metadata as m, json, sys, sysconfig;"
+    "print(json.dumps([sys.version, sysconfig.get_paths()['purelib'],"
+    " sorted(f'{d.name}=={d.version}' for d in m.distributions())]))"
+)
+
+
+@contextmanager
+def default(
+    store: Store, upstreams: Mapping[str, Upstream], places: Sequence[Place], python: Path
+) -> Iterator[ProveEnv]:
+    """Environment for `prove` on a virtual environment in which the upstreams' packages are installed.
+
+    Args:
+        store: the packages with the pin's files are kept there; trees are laid there and removed at the end.
+        upstreams: of the stack, for how a tree maps to site-packages.
+        places: of the same upstreams.
+        python: the interpreter of the virtual environment.
+
+    Raises:
+        EnvironmentLacks: a package, or pytest in our own Python, is not installed.
+    """
+    venv = _Venv.asked(python)
+    bases = {at.name: _base(store, at, upstreams[at.name].overlay, venv) for at in places}
+    key = str(os.getpid())
+    above = store.root / "lay"
+    above.mkdir(parents=True, exist_ok=True)
+    # Held while we live, so that a sweep of the store leaves it alone; named so that it finds it when we are killed.
+    with store.lock(f"lay-{key}"):
+        work = Path(tempfile.mkdtemp(prefix=f".partial-{key}-", dir=above))
+        try:
+            tools = work / "tools"
+            _tools(tools, venv)
+            _announce(tools, upstreams, venv)
+            yield ProveEnv(
+                python=python,
+                lay=_Layer(work, tools, {at.name: at for at in places}, upstreams, bases).lay,
+                identity=key_of(_FORMAT, venv.said),
+            )
+        finally:
+            remove(work)
+
+
+@dataclass(frozen=True)
+class _Venv:
+    python: Path
+    said: str
+    site: Path
+    installed: frozenset[str]
+
+    @classmethod
+    def asked(cls, python: Path) -> _Venv:
+        said = proc.run([python, "-c", _ASK], env=_plain(), error=EnvironmentLacks, do="invoke setup").text
+        _, site, names = json.loads(said)
+        return cls(python, said, Path(site), frozenset(name.partition("==")[0].lower() for name in names))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    work: Path
+    tools: Path
+    places: Mapping[str, Place]
+    upstreams: Mapping[str, Upstream]
+    bases: Mapping[str, Path]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def lay(self, trees: Mapping[str, str]) -> dict[str, str]:
+        """Variables that make the packages of these trees importable."""
+        with self.lock:
+            made = {name: self._laid(name, tree) for name, tree in trees.items()}
+        sites = [str(folder / "site") for folder in made.values()]
+        return {
+            "PYTHONPATH": os.pathsep.join([*sites, str(self.tools)]),
+            "SPARKFORGE_LAID": os.pathsep.join(sites),
+            "CUDA_VISIBLE_DEVICES": "",  # intent is proved on a CPU, wherever it runs
+            **{f"SPARKFORGE_TREE_{name.upper()}": str(folder / "source") for name, folder in made.items()},
+        }
+
+    def _laid(self, name: str, tree: str) -> Path:
+        folder = self.work / f"{name}-{tree}"
+        if folder.is_dir():
+            return folder
+        at, base = self.places[name], self.bases[name]
+        beside = folder.with_name(f"{folder.name}.new")
+        link(base, beside)
+        differing = changed(at.git, at.tree, tree)
+        data = contents(at.git, (new.blob for _, new in differing.values() if new is not None))
+        for path, (_, new) in differing.items():
+            for target in _targets(beside, self.upstreams[name].overlay, path):
+                replace(target, None if new is None else data[new.blob], new)
+        for package in packages(self.upstreams[name].overlay):
+            replace(beside / "site" / package / TREE_FILE, f"{tree}\n".encode(), None)
+        beside.rename(folder)
+        return folder
+
+
+def _targets(folder: Path, overlay: Sequence[Folder], path: str) -> Iterator[Path]:
+    yield folder / "source" / path
+    if (below := mapped(overlay, path)) is not None:
+        yield folder / "site" / below
+
+
+def mapped(overlay: Sequence[Folder], path: str) -> str | None:
+    """Where a file of the tree stands in site-packages; the longest prefix decides; None for what is not shipped."""
+    for one in sorted(overlay, key=lambda one: -len(one.source)):
+        if path.startswith(one.source):
+            return one.target + path.removeprefix(one.source)
+    return None
+
+
+def packages(overlay: Sequence[Folder]) -> list[str]:
+    """Top folders in site-packages that the overlay reaches."""
+    return list(dict.fromkeys(PurePosixPath(one.target).parts[0] for one in overlay))
+
+
+def _base(store: Store, at: Place, overlay: Sequence[Folder], venv: _Venv) -> Path:
+    """The installed packages with the pin's files in them, compiled to bytecode, and the pin's source."""
+    folders = [(one.source, one.target) for one in overlay]
+    key = key_of(_FORMAT, venv.said, at.tree, folders)
+    if store.has(KIND, key):
+        return store.path(KIND, key)
+    with store.writing(KIND, key) as folder:
+        (folder / "source").mkdir()
+        _check_out(at, folder / "source")
+        for package in packages(overlay):
+            if not (venv.site / package).is_dir():
+                raise EnvironmentLacks(
+                    f"{package} is not installed in {venv.python}",
+                    why=f"{venv.site / package} is not there",
+                    do="invoke setup",
+                )
+            link(venv.site / package, folder / "site" / package, skip="__pycache__")
+        _take_the_pins(at, overlay, folder / "site")
+        # Compiled once here, not in every run; a file that does not compile is the package's own affair.
+        proc.run([venv.python, "-m", "compileall", "-q", "-j", "0", folder / "site"], env=_plain(), accept=())
+    return store.path(KIND, key)
+
+
+def _take_the_pins(at: Place, overlay: Sequence[Folder], site: Path) -> None:
+    differing: dict[Path, Entry] = {}
+    for entry in entries(at.git, at.tree).values():
+        below = mapped(overlay, entry.path)
+        if below is None or entry.mode == "120000" or not (site / below).is_file():
+            continue
+        if _blob_id((site / below).read_bytes()) != entry.blob:
+            differing[site / below] = entry
+    data = contents(at.git, (entry.blob for entry in differing.values()))
+    for target, entry in differing.items():
+        replace(target, data[entry.blob], entry)
+
+
+def _blob_id(data: bytes) -> str:
+    """Git's name of a content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324  git's own, no secret
+
+
+def _check_out(at: Place, folder: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="sparkforge-index-") as index:
+        env = {"GIT_INDEX_FILE": str(Path(index, "index"))}
+        at.git.run("read-tree", at.tree, env=env)
+        at.git.run(
+            "-c", "core.bare=false", f"--work-tree={folder}", "checkout-index", "--all", "--quiet", env=env, cwd=folder
+        )
+
+
+def link(source: Path, target: Path, skip: str = "") -> None:
+    """Copy of a directory by hard links; by content where the file system cannot."""
+    target.mkdir(parents=True, exist_ok=True)
+    with os.scandir(source) as found:
+        for one in found:
+            if one.name == skip:
+                continue
+            if one.is_dir(follow_symlinks=False):
+                link(Path(one.path), target / one.name, skip)
+                continue
+            try:
+                os.link(one.path, target / one.name, follow_symlinks=False)
+            except OSError:
+                shutil.copy2(one.path, target / one.name, follow_symlinks=False)
+
+
+def replace(path: Path, data: bytes | None, entry: Entry | None) -> None:
+    """Put another file in a file's place, never into it; None removes it."""
+    if data is None:
+        path.unlink(missing_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.write_bytes(data)
+    beside.chmod(0o755 if entry is not None and entry.mode == "100755" else 0o644)
+    beside.replace(path)
+
+
+def _tools(folder: Path, venv: _Venv) -> None:
+    """The plugin, and of pytest what the environment does not have itself, from our own Python."""
+    folder.mkdir()
+    shutil.copyfile(outcomes.__file__, folder / f"{PLUGIN}.py")
+    for name in sorted(set(_TOOLS) - venv.installed):
+        try:
+            files = importlib.metadata.files(name) or []
+        except importlib.metadata.PackageNotFoundError as lost:
+            raise EnvironmentLacks(f"{name} is not installed", do="pip install -e '.[dev]'") from lost
+        for file in files:
+            if file.suffix == ".py" or file.parts[0].endswith(".dist-info"):
+                target = folder / file
+                if ".." not in file.parts:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(file.locate(), target)
+
+
+def _announce(folder: Path, upstreams: Mapping[str, Upstream], venv: _Venv) -> None:
+    """An upstream's own name, where the environment has another build of it.
+
+    Without it vLLM finds no platform and loads whichever compiled module is named first, which needs instructions that
+    not every processor has: a process that it starts by itself, to look at a model, then dies.
+    """
+    for upstream in upstreams.values():
+        for stand_in in stand_ins(upstream):
+            if stand_in.distribution in venv.installed and upstream.package not in venv.installed:
+                for path, text in alias_files(upstream.package, stand_in).items():
+                    write_file(folder / path, text.encode())
+
+
+def _plain() -> dict[str, str]:
+    """Our environment without what would change another Python."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

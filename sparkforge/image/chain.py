@@ -1,0 +1,164 @@
+"""The whole line: sources, series, overlays, kernels, wheels, base, image."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sparkforge.core.console import mib, say, warn
+from sparkforge.core.pipeline import Pipeline, Ran
+from sparkforge.core.store import Store, write_file
+from sparkforge.engine import choose
+from sparkforge.engine.engine import Engine
+from sparkforge.environments.venv import upstream_wheels
+from sparkforge.image import base as bases
+from sparkforge.image import disk, image_step, labels, module_step, part_steps, requirements_step
+from sparkforge.image.request import Request
+from sparkforge.inputs import fetch
+from sparkforge.inputs.recipes import Stack
+
+_BASE_BYTES = 600_000_000  # of a base before it is made: measured on Debian 12 with a compiler
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build gave.
+
+    Attributes:
+        image: tag; empty in a dry run.
+        engine: that holds it.
+        facts: what the image is made from; None in a dry run.
+        steps: what was done.
+        seconds: wall time.
+    """
+
+    image: str
+    engine: str
+    facts: labels.Facts | None
+    steps: tuple[Ran, ...]
+    seconds: float
+
+    def as_json(self) -> dict[str, Any]:
+        """The manifest: what the image is made from, and what was done."""
+        said: dict[str, Any] = msgspec.to_builtins(self)
+        return said
+
+
+def build(store: Store, stack: Stack, request: Request, profiles: str = "{}\n") -> Built:
+    """Build an image, or say what would be done.
+
+    Args:
+        store: where every step's result is kept.
+        stack: what to build.
+        request: for which target, platform and architectures.
+        profiles: content of the image's profiles.json.
+
+    Raises:
+        SparkforgeError: whatever a step says; nothing half made is left.
+    """
+    begun = time.monotonic()
+    swept = store.sweep()
+    if swept:
+        say(f"  removed {len(swept)} unfinished results of an interrupted run")
+    engine, why = choose.choose(store, request.engine)
+    say(f"{request.tag}  with {why}")
+    if labels.test_only(request.target, request.platform, request.archs):
+        warn("no machine of this platform has such a GPU: the image is for tests only")
+    line = Pipeline(store, f"{stack.name} {request.tag} {engine.name}", dry=request.dry)
+    flavor, flavor_why = bases.choose(store, stack, request.base, request.platform)
+    pin = stack.bases[flavor]
+    bases.pinned(stack, flavor, locked=request.locked)
+    wheels = part_steps.wheels(store, stack, request, pin, upstream_wheels(stack, request.target, request.platform))
+    missing = wheels.missing(store)
+    base_key = bases.key_for(flavor, pin, request.platform)
+    base_here = store.has(bases.KIND, base_key) and engine.has(f"{bases.TAG}:{base_key}")
+    if missing or not base_here or not engine.has(request.tag):
+        _room(store, stack, engine, request, wheels=wheels, missing=missing, base_here=base_here)
+    made = part_steps.upstreams(line, store, stack, request)
+    library = part_steps.kernel_library(line, store, stack, request)
+    line.step(
+        "wheels",
+        inputs={"lock": wheels.key},
+        look=lambda: wheels if not wheels.missing(store) else None,
+        make=lambda: _fetched(store, wheels),
+        shows=lambda found: (
+            f"{len(found.all)} files, {mib(disk.sizes(fetch.path_of(store, one.file) for one in found.all))}"
+        ),
+    )
+
+    requirements_step.step(line, store, stack, request, wheels, base=pin)
+    ahead = module_step.step(line, store, stack, request, upstreams=made, base=pin)
+
+    def made_base() -> bases.Base:
+        return bases.ensure(engine, store, stack, flavor, request.platform, locked=request.locked)
+
+    base = line.step(
+        "base",
+        inputs={"recipe": base_key, "locked": str(request.locked)},
+        look=lambda: made_base() if base_here else None,
+        make=made_base,
+        shows=lambda base: f"{base.flavor} ({flavor_why}), {base.digest[:19]}",
+    )
+    of_image = image_step.Parts(made, library, wheels, base, ahead, profiles)
+    facts = image_step.facts(stack, request, of_image)
+    line.step(
+        "image",
+        inputs=image_step.inputs(request, of_image),
+        look=lambda: image_step.there(engine, request, facts),
+        make=lambda: image_step.make(engine, store, stack, request, parts=of_image, said=facts) if facts else "",
+        shows=lambda _: request.tag,
+    )
+    seconds = time.monotonic() - begun
+    if request.dry or facts is None:
+        return Built("", engine.name, None, tuple(line.ran), seconds)
+    built = Built(request.tag, engine.name, facts, tuple(line.ran), seconds)
+    _keep(store, built)
+    say(f"{request.tag} in {engine.name}, {seconds:.1f} s")
+    return built
+
+
+def _room(
+    store: Store,
+    stack: Stack,
+    engine: Engine,
+    request: Request,
+    *,
+    wheels: part_steps.Wheels,
+    missing: list[fetch.Wanted],
+    base_here: bool,
+) -> None:
+    """Say what will be downloaded and stored, and refuse to begin where it does not fit."""
+    asking = module_step.environment(store, stack, request)
+    fetched = {item.file: item for item in (*missing, *asking) if fetch.held(store, item) is None}
+    sizes = fetch.sizes(fetch.locate(fetched.values())) if fetched else {}
+
+    def packed(wanted: tuple[fetch.Wanted, ...]) -> int:
+        held = [fetch.path_of(store, item.file) for item in wanted if item.file not in sizes]
+        return disk.sizes(held) + sum(sizes.get(item.file, 0) for item in wanted)
+
+    need = disk.need(
+        fetch=sum(sizes.values()),
+        runtime=packed(wheels.runtime.wanted),
+        upstream=packed(wheels.upstream),
+        base=_BASE_BYTES,
+        engine=engine.name,
+        cross=request.platform != request.platform.host(),
+        base_here=base_here,
+        environment=packed(asking),
+    )
+    say(f"  needs {need.text}")
+    if not request.dry:
+        disk.check(need, store.root, engine)
+
+
+def _fetched(store: Store, wheels: part_steps.Wheels) -> part_steps.Wheels:
+    fetch.fetch_all(store, wheels.all, what="fetching the wheelhouse,")
+    return wheels
+
+
+def _keep(store: Store, built: Built) -> None:
+    path = store.root / "builds" / f"{built.image.rpartition(':')[2]}.json"
+    write_file(path, msgspec.json.format(msgspec.json.encode(built.facts), indent=1))

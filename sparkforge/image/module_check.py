@@ -1,0 +1,270 @@
+"""Whether the modules that are there are those that vLLM asks for, and load: `images/checks/aot.py`, run beside them.
+
+That is in an image, or in an environment of this machine with the patched packages and a folder of modules in them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sparkforge.aot import tools
+from sparkforge.core import console, proc
+from sparkforge.core.arch import Arch
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.integrity import sound
+from sparkforge.core.paths import IMAGES
+from sparkforge.core.platforms import Platform
+from sparkforge.core.store import Store
+from sparkforge.engine.engine import Engine, Launch, Mount
+from sparkforge.environments import patched, venv
+from sparkforge.image.labels import NO_MODULES, OURS
+from sparkforge.inputs.recipes import Stack
+from sparkforge.inspect import module_facts as facts
+from sparkforge.patches import place, trees
+
+SCRIPTS = IMAGES / "checks"
+SCRIPT = "aot.py"
+HEAD = ("module", "state", "functions that are looked up", "asked for by")
+_UPSTREAM = "flashinfer"
+_TREE = f"{OURS}tree."
+_INSIDE = "/run/sparkforge-checks"
+_PYTHON = "/opt/venv/bin/python"
+_SECONDS = 1800.0  # a minute, on a machine with nothing else to do
+_OUT = "found.json"
+
+
+class Module(msgspec.Struct, frozen=True):
+    """A module that was asked for; see `images/checks/aot_record.py`."""
+
+    name: str
+    routes: list[str]
+    file: str
+    problem: str
+    functions: dict[str, bool]
+    methods: dict[str, bool]
+    calls: dict[str, int]
+    missing: list[str]
+
+
+class Ran(msgspec.Struct, frozen=True):
+    """A route that was run, with which switches, what it asked for, and why it did not come to its end."""
+
+    route: str
+    env: dict[str, str]
+    asked: list[str]
+    failed: str
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What was checked.
+
+    Attributes:
+        where: `image NAME` or `environment`.
+        trees: git tree ids of the patched packages.
+        aot: key of the set of modules.
+        platform: of it.
+        archs: that the modules are for.
+    """
+
+    where: str
+    trees: dict[str, str]
+    aot: str
+    platform: str
+    archs: list[str]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What the check found.
+
+    Attributes:
+        capability: of the device that was not there.
+        compiler: that could be reached; "" for none, as it must be.
+        driver: library that stood for the driver's: its own name, or the path of a stub.
+        modules: in the order in which they were asked for first.
+        routes: that were run.
+        problems: everything that is wrong, a line each.
+    """
+
+    capability: str
+    compiler: str
+    driver: str
+    modules: list[Module]
+    routes: list[Ran]
+    problems: list[str]
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Under `HEAD`."""
+        return [
+            (
+                module.name,
+                "wrong" if module.problem or module.missing else "there",
+                ", ".join([*module.functions, *(f".{name}" for name in module.methods)]),
+                f"{module.routes[0]}{f' and {others} more' if (others := len(module.routes) - 1) else ''}",
+            )
+            for module in self.modules
+        ]
+
+    def plain(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**msgspec.to_builtins(self), "passed": not self.problems}
+
+    def result(self, subject: Subject, options: Sequence[str]) -> dict[str, Any]:
+        """For a file in `results/`: with what was checked, and without this machine's folders."""
+        said = self.plain()
+        for module in said["modules"]:
+            module["file"] = "/".join(Path(module["file"]).parts[-2:])
+        stub = Path(self.driver).name if "/" in self.driver else self.driver
+        return {"check": "aot", **msgspec.to_builtins(subject), "options": list(options), **said, "driver": stub}
+
+    def demand(self, what: str) -> None:
+        """Nothing, or all that is wrong.
+
+        Raises:
+            CheckFailed: a module is missing, does not load, lacks a function, or a route does not run.
+        """
+        if self.problems:
+            raise CheckFailed(
+                f"{what} would need a compiler when it serves",
+                why="\n       ".join(self.problems),
+                do="invoke aot.build, and build the image again",
+            )
+
+
+def find(store: Store, stack: Stack, platform: Platform, archs: tuple[Arch, ...]) -> Path:
+    """The newest folder of modules in the store for a stack's FlashInfer.
+
+    Raises:
+        BadInput: there is none.
+        CheckFailed: a file of it was changed.
+    """
+    tree = trees.of(store, stack, _UPSTREAM).id
+    wanted = (tree, platform.oci, [arch.text for arch in archs])
+    found = []
+    for file in store.root.glob(f"aot/*/{facts.NAME}"):
+        said = facts.read(file.parent)
+        if (said.tree, said.platform, said.archs) == wanted and sound(file.parent):
+            found.append((file.stat().st_mtime, file.parent))
+    if not found:
+        why = f"the store has none of tree {tree[:12]} for {platform.oci}, {', '.join(wanted[2])}"
+        raise BadInput("there are no modules to check", why=why, do="invoke aot.build")
+    return max(found)[1]
+
+
+def of_folder(store: Store, stack: Stack, folder: Path) -> Subject:
+    """What a folder of modules, checked in an environment, is."""
+    said = facts.read(folder)
+    ids = {name: trees.of(store, stack, name).id for name in stack.upstreams}
+    return Subject("environment", ids, said.key, said.platform, said.archs)
+
+
+def of_image(engine: Engine, image: str) -> Subject:
+    """What an image is, by its labels.
+
+    Raises:
+        CheckFailed: there is no such image.
+        BadInput: it is none of ours, or holds no modules.
+    """
+    said = engine.labels(image)
+    trees_ = {name.removeprefix(_TREE): tree for name, tree in said.items() if name.startswith(_TREE)}
+    aot = said.get(f"{OURS}aot", "")
+    if not trees_ or aot in {"", NO_MODULES}:
+        why = f"its label {OURS}aot is {aot!r}"
+        raise BadInput(f"{image} holds no modules that were compiled ahead of time", why=why, do="invoke build")
+    archs = said[f"{OURS}archs"].split(",")
+    return Subject(f"image {image}", trees_, aot, said[f"{OURS}platform"], archs)
+
+
+def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[str, ...] = ()) -> Report:
+    """Check a folder of modules, `NAME/NAME.so`, with the patched packages on this machine.
+
+    Args:
+        store: that has the environment, or gets it.
+        stack: whose series are laid over the packages.
+        folder: with `aot.json`.
+        options: more words for the script.
+
+    Raises:
+        CheckFailed: the script did not come to its end.
+    """
+    said = facts.read(folder)
+    python = venv.ensure(store, stack).python
+    ids = {name: trees.of(store, stack, name).id for name in stack.upstreams}
+    if said.tree != ids[_UPSTREAM]:
+        why = f"they were compiled from the tree {said.tree[:12]}, the series leads to {ids[_UPSTREAM][:12]}"
+        raise CheckFailed(f"{folder} holds modules of other sources", why=why, do="invoke aot.build")
+    stub = tools.ready(store, Platform.host()).more / "lib" / "libcuda.so"
+    with patched.default(store, stack.upstreams, place.places(stack, store), python) as env, _work() as work:
+        laid = dict(env.lay(ids))
+        _lay(laid, folder, said.tree)
+        variables = {**_plain(), **laid, "FLASHINFER_CUDA_ARCH_LIST": " ".join(said.archs)}
+        words: list[str | Path] = [python, SCRIPTS / SCRIPT, "--stub", stub, "--out", work / _OUT, *options]
+        done = proc.run(words, cwd=work, env=variables, accept=(), timeout=_SECONDS)
+        return _report(work, done.code, (done.err or done.out).decode(errors="replace"))
+
+
+def _plain() -> dict[str, str]:
+    """Our environment without what would change FlashInfer, vLLM or another Python."""
+    ours = ("PYTHON", "VLLM_", "FLASHINFER_", "CUDA_", "TORCH_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def _lay(laid: Mapping[str, str], folder: Path, tree: str) -> None:
+    """Put the modules where the package that was laid looks for them."""
+    sites = [Path(one) for one in laid["PYTHONPATH"].split(os.pathsep)]
+    (package,) = [site / "flashinfer" for site in sites if (site / "flashinfer").is_dir()]
+    place_ = package / "data" / "aot" / tree
+    place_.parent.mkdir(parents=True, exist_ok=True)
+    place_.symlink_to(folder)
+
+
+def in_image(engine: Engine, image: str, *, options: tuple[str, ...] = (), mounts: tuple[Mount, ...] = ()) -> Report:
+    """Check the modules of an image, inside of it and without a network.
+
+    Args:
+        engine: that holds it.
+        image: its tag.
+        options: more words for the script.
+        mounts: laid over the image.
+
+    Raises:
+        CheckFailed: the script did not come to its end.
+    """
+    with _work() as work:
+        for script in SCRIPTS.glob("aot*.py"):
+            shutil.copy(script, work)
+        inside = Mount(work, _INSIDE)
+        words = [f"{_INSIDE}/{SCRIPT}", "--out", f"{_INSIDE}/{_OUT}", *options]
+        container = engine.run(Launch(image, words, mounts=[inside, *mounts], entrypoint=_PYTHON, network=False))
+        try:
+            status = container.wait(timeout=_SECONDS)
+            return _report(work, status, container.logs())
+        finally:
+            container.remove()
+
+
+@contextmanager
+def _work() -> Iterator[Path]:
+    """A folder that any user may write: an image's is not ours."""
+    with tempfile.TemporaryDirectory(prefix="sparkforge-aot-check-") as folder:
+        work = Path(folder)
+        work.chmod(0o777)
+        yield work
+
+
+def _report(work: Path, status: int, log: str) -> Report:
+    file = work / _OUT
+    if not file.is_file():
+        why = proc.tail(log.encode()) or f"its script ended with status {status} and said nothing"
+        raise CheckFailed("the check of the modules did not come to its end", why=why)
+    report = msgspec.json.decode(file.read_bytes(), type=Report)
+    for route in report.routes:
+        console.say(f"  {route.route}: {'failed: ' + route.failed if route.failed else f'{len(route.asked)} modules'}")
+    return report

@@ -1,0 +1,202 @@
+"""The step of an image's FlashInfer modules: compiled ahead of time for SM12x, or left out, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from sparkforge.aot import modules as build
+from sparkforge.aot import record, tools
+from sparkforge.core.arch import SM12X
+from sparkforge.core.console import say
+from sparkforge.core.errors import BadInput, EnvironmentLacks
+from sparkforge.core.hashing import key_of
+from sparkforge.core.pipeline import Pipeline
+from sparkforge.core.store import Store
+from sparkforge.environments import venv
+from sparkforge.image.labels import NO_MODULES
+from sparkforge.image.part_steps import Upstreams
+from sparkforge.image.request import Request
+from sparkforge.inputs import fetch, toolchain
+from sparkforge.inputs.recipes import Base, OciPlatform, Stack
+from sparkforge.overlay import of_stack
+from sparkforge.overlay.compute import Overlay
+
+UPSTREAM = "flashinfer"
+OPTIONS: dict[str, bool] = {}  # of flashinfer.aot_gpt_oss.gen_modules: both kinds of KV cache, no draft model, no XQA
+# Newest symbols of libstdc++ by the C library of a base: GCC 12 of Debian 12, GCC 14 of Ubuntu 24.04.
+_GLIBCXX = {"2_36": (3, 4, 30), "2_39": (3, 4, 33)}
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Modules of an image.
+
+    Attributes:
+        modules: what was built; None where none belong into it, or where a dry run would have to build them.
+        key: of the set; NO_MODULES where none belong into it; None where a dry run would have to build them.
+        why: the reason for none, in words.
+    """
+
+    modules: build.Modules | None
+    key: str | None
+    why: str = ""
+
+
+def left_out(request: Request) -> str:
+    """Why an image gets no modules, "" where it gets them."""
+    if request.target != "serve":
+        return f"the target {request.target} compiles nothing for a GPU"
+    if any(arch.major != SM12X for arch in request.archs):
+        return "FlashInfer finds modules by name alone, and these would be found on a GPU that is no SM12x"
+    return "" if request.aot else "--no-aot"
+
+
+def environment(store: Store, stack: Stack, request: Request) -> tuple[fetch.Wanted, ...]:
+    """Wheels of the environment that names the modules, where it has to be made first; none else."""
+    if left_out(request):
+        return ()
+    try:
+        return venv.wanting(store, stack)
+    except (EnvironmentLacks, BadInput):  # the step says what is wrong, if it comes to that
+        return ()
+
+
+def alone(store: Store, stack: Stack, request: Request) -> build.Wanted:
+    """What to build where the modules are wanted by themselves.
+
+    Raises:
+        BadInput: none belong to what is asked for.
+        CheckFailed: a patch does not apply, or a source is not what is pinned.
+    """
+    if why := left_out(request):
+        raise BadInput("there are no modules for this", why=why, do="--arch 12.1f")
+    return _asked(store, stack, request, of_stack.one(store, stack, UPSTREAM))
+
+
+def made(store: Store, stack: Stack, request: Request, asked: build.Wanted) -> build.Modules:
+    """The modules, from the store or compiled.
+
+    Raises:
+        CheckFailed: a source does not compile or link.
+        EnvironmentLacks: no compiler, or no environment that imports FlashInfer.
+    """
+    return build.build(store, asked, lambda: _python(store, stack), at_once=request.jobs or None)
+
+
+def listed(store: Store, stack: Stack, asked: build.Wanted) -> list[build.Listed]:
+    """The modules, their sources, and which of them are compiled.
+
+    Raises:
+        CheckFailed: FlashInfer cannot be imported.
+        EnvironmentLacks: no compiler, or no environment that imports FlashInfer.
+    """
+    return build.listed(store, asked, _python(store, stack))
+
+
+def _asked(store: Store, stack: Stack, request: Request, overlay: Overlay) -> build.Wanted:
+    (path,) = fetch.fetch_all(store, [_wheel(stack, request)])
+    return build.Wanted(overlay, path, request.archs, request.platform, OPTIONS)
+
+
+def _wheel(stack: Stack, request: Request) -> fetch.Wanted:
+    pinned = stack.upstreams[UPSTREAM]
+    oci: OciPlatform = "linux/amd64" if request.platform.debian == "amd64" else "linux/arm64"
+    return fetch.Wanted(pinned.wheels[oci], pinned.package, stack.where(UPSTREAM, f"wheels.{oci}"))
+
+
+def wanted(store: Store, stack: Stack, request: Request, upstreams: Upstreams) -> build.Wanted | None:
+    """What to build; None in a dry run in which the sources would have to be made first, or the wheel fetched."""
+    overlay = upstreams.overlays[UPSTREAM]
+    if overlay is None:
+        return None
+    if request.dry and fetch.held(store, _wheel(stack, request)) is None:
+        return None
+    return _asked(store, stack, request, overlay)
+
+
+def step(line: Pipeline, store: Store, stack: Stack, request: Request, *, upstreams: Upstreams, base: Base) -> Ahead:
+    """FlashInfer's modules of an image.
+
+    Raises:
+        CheckFailed: a source does not compile or link.
+        EnvironmentLacks: no compiler, no environment that imports FlashInfer, or one newer than the base.
+    """
+    if why := left_out(request):
+        say(f"[ none ] aot: {why}")
+        return Ahead(None, NO_MODULES if request.target == "serve" else "", why)
+    asked = wanted(store, stack, request, upstreams)
+
+    def compiled() -> build.Modules:
+        assert asked is not None  # noqa: S101  `make` runs only when every input is known
+        return made(store, stack, request, asked)
+
+    if asked and build.known(store, asked) is None:
+        say(f"  FlashInfer's modules are to be compiled{_took(request)}; --no-aot leaves it to a server's first start")
+    found = line.step(
+        "aot",
+        inputs={
+            "overlay flashinfer": asked.overlay.digest if asked else None,
+            "archs": ",".join(arch.text for arch in request.archs),
+            "platform": request.platform.oci,
+            "toolchain": tools.identity(toolchain.choose(request.platform)),
+            "options": key_of(OPTIONS),
+            "all": build.key(asked) if asked else None,
+        },
+        look=lambda: build.known(store, asked) if asked else None,
+        make=compiled,
+        shows=lambda modules: modules.words,
+    )
+    if found is not None:
+        fits(found, base)
+    return Ahead(found, found.facts.key if found else None)
+
+
+def _took(request: Request) -> str:
+    """What it cost where it was measured, as a part of a sentence."""
+    path = record.path_of(request.archs, request.platform)
+    if not path.is_file():
+        return ""
+    seconds = msgspec.json.decode(path.read_bytes(), type=Measured).totals.cpu_seconds
+    return f", which took {seconds / 60:.0f} CPU minutes for all of them when it was measured"
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """Of `totals` in a result: what is read here."""
+
+    cpu_seconds: float
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Of a result: what is read here."""
+
+    totals: Totals
+
+
+def fits(modules: build.Modules, base: Base) -> None:
+    """Hold what the modules ask of the C and C++ libraries against what a base has.
+
+    Raises:
+        EnvironmentLacks: this machine's compiler is newer than the base's libraries.
+    """
+    have = {"GLIBC": tuple(int(part) for part in base.glibc.split("_")), "GLIBCXX": _GLIBCXX[base.glibc]}
+    for module in modules.facts.modules:
+        for family, newest in have.items():
+            asks = module.versions.get(family, "0")
+            if tuple(int(part) for part in asks.split(".")) > newest:
+                raise EnvironmentLacks(
+                    f"{module.name} would not load in this image",
+                    why=f"it asks for {family}_{asks}; the base has {family}_{'.'.join(map(str, newest))}",
+                    do="--base ngc, a machine with an older compiler, or --no-aot",
+                )
+
+
+def _python(store: Store, stack: Stack) -> Path:
+    try:
+        return venv.ensure(store, stack).python
+    except (EnvironmentLacks, BadInput) as lacking:
+        raise EnvironmentLacks(
+            "no environment to ask FlashInfer for its modules", why=str(lacking), do="--no-aot builds without them"
+        ) from lacking

@@ -1,0 +1,1 @@
+"""What a build reads from outside: recipes, locks, wheels, sources, the CUDA toolchain."""

@@ -1,0 +1,235 @@
+"""The CUDA toolchain: nvcc, the target's headers and libraries, and the programs that read compiled code.
+
+Everything comes from hashed wheels (`recipes/toolchain.yaml`), laid out under the store as one CUDA folder each; the
+machine's own nvcc compiles instead if it is of the very same version. What is linked and included comes from the
+wheels in either case, so the library has the same bytes (a test holds that).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
+from sparkforge.core.hashing import key_of
+from sparkforge.core.paths import RECIPES, shown
+from sparkforge.core.platforms import Platform
+from sparkforge.core.proc import run
+from sparkforge.core.store import Store
+from sparkforge.inputs.fetch import Wanted, fetch_all
+from sparkforge.inputs.recipes import File, OciPlatform, Sha256, load
+from sparkforge.inputs.unpack import unpack
+
+RECIPE = RECIPES / "toolchain.yaml"
+OWN_NVCC = "SPARKFORGE_OWN_NVCC"  # 0: compile with the nvcc of the wheels even where the machine has the same
+
+_KIND = "toolchain"
+_LAYOUT = 1  # of the unpacked folders; part of their key
+
+
+class Wheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One wheel: its distribution, its exact name, its content."""
+
+    package: str
+    name: str
+    sha256: Sha256
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """recipes/toolchain.yaml.
+
+    Attributes:
+        nvcc: version that compiles, as 13.0.88.
+        tvm_ffi: version whose headers and library are compiled against.
+        compiler: wheels that run on the building machine.
+        target: headers and libraries of the machine that the library is for.
+        modules: further headers for FlashInfer's modules, of that machine too.
+        inspector: cuobjdump and nvdisasm for the building machine.
+    """
+
+    nvcc: str
+    tvm_ffi: str
+    compiler: dict[OciPlatform, tuple[Wheel, ...]]
+    target: dict[OciPlatform, tuple[Wheel, ...]]
+    modules: dict[OciPlatform, tuple[Wheel, ...]]
+    inspector: dict[OciPlatform, tuple[Wheel, ...]]
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What compiles for one target; nothing is fetched before `ready`.
+
+    Attributes:
+        recipe: the pinned versions.
+        host: the machine that compiles.
+        target: the machine that the library is for.
+        own_nvcc: the machine's own nvcc of the pinned version; None where the wheels' is used.
+        cxx: g++ for the target, on this machine.
+        identity: all that decides the bytes that come out; part of every key.
+    """
+
+    recipe: Recipe
+    host: Platform
+    target: Platform
+    own_nvcc: Path | None
+    cxx: str
+    identity: str
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A toolchain on disk.
+
+    Attributes:
+        nvcc: the compiler driver.
+        cxx: g++ for the target.
+        cuda: folder with the target's `include` and `lib`.
+        tvm_ffi: folder with the target's `include` and `lib`.
+    """
+
+    nvcc: Path
+    cxx: str
+    cuda: Path
+    tvm_ffi: Path
+
+
+@cache
+def recipe() -> Recipe:
+    """The pinned toolchain.
+
+    Raises:
+        BadInput: the recipe is not valid.
+    """
+    return load_recipe(RECIPE)
+
+
+def load_recipe(path: Path) -> Recipe:
+    """A toolchain recipe whose compiler and TVM-FFI are of the versions that it names.
+
+    Raises:
+        BadInput: not valid, or a wheel is of another version; names the key.
+    """
+    read = load(path, Recipe)
+    for section, package, version in (
+        ("compiler", "nvidia-cuda-nvcc", read.nvcc),
+        ("compiler", "nvidia-nvvm", read.nvcc),
+        ("compiler", "nvidia-cuda-crt", read.nvcc),
+        ("target", "nvidia-cuda-crt", read.nvcc),  # its headers check the compiler's version
+        ("target", "apache-tvm-ffi", read.tvm_ffi),
+    ):
+        for platform, wheels in getattr(read, section).items():
+            names = [wheel.name for wheel in wheels if wheel.package == package]
+            if len(names) != 1 or f"-{version}-" not in names[0]:
+                raise BadInput(
+                    f"{shown(path)} is not a valid recipe",
+                    why=f"{section}.{platform}: wanted one wheel of {package} {version}, found {names}",
+                )
+    return read
+
+
+def choose(target: Platform, *, host: Platform | None = None) -> Toolchain:
+    """The toolchain for a target, by looking at this machine; fetches nothing.
+
+    Raises:
+        EnvironmentLacks: no g++ for the target.
+    """
+    pinned = recipe()
+    host = host or Platform.host()
+    cxx = "g++" if host == target else f"{target.triple}-g++"
+    wheels = [wheel.sha256 for wheel in pinned.target[_oci(target)]]
+    return Toolchain(
+        recipe=pinned,
+        host=host,
+        target=target,
+        own_nvcc=own_nvcc(pinned.nvcc),
+        cxx=cxx,
+        identity=key_of("nvcc", pinned.nvcc, _host_compiler(cxx), target.oci, wheels),
+    )
+
+
+def own_nvcc(version: str) -> Path | None:
+    """The machine's nvcc if it is complete and of exactly this version."""
+    if os.environ.get(OWN_NVCC) == "0":
+        return None
+    home = os.environ.get("CUDA_HOME")
+    for candidate in (home and f"{home}/bin/nvcc", shutil.which("nvcc"), "/usr/local/cuda/bin/nvcc"):
+        if not candidate or not Path(candidate).is_file():
+            continue
+        nvcc = Path(candidate).resolve()
+        whole = nvcc.parent.parent.joinpath("nvvm", "bin", "cicc").is_file() and (nvcc.parent / "ptxas").is_file()
+        if whole and nvcc_version(nvcc) == version:
+            return nvcc
+    return None
+
+
+def nvcc_version(nvcc: Path) -> str:
+    """Version that an nvcc names, as 13.0.88; empty when it names none."""
+    found = re.search(r"\bV([0-9]+\.[0-9]+\.[0-9]+)", run([nvcc, "--version"], accept=()).text)
+    return found[1] if found else ""
+
+
+def ready(store: Store, chosen: Toolchain) -> Ready:
+    """The chosen toolchain on disk, fetched and unpacked where it is not there yet.
+
+    Raises:
+        CheckFailed: a wheel is not the pinned content, or lacks what it must hold.
+        EnvironmentLacks: the index has no such file.
+    """
+    target = _laid_out(store, "target", chosen.recipe.target[_oci(chosen.target)], ("lib/libcudart_static.a",))
+    if chosen.own_nvcc:
+        nvcc = chosen.own_nvcc
+    else:
+        wheels = chosen.recipe.compiler[_oci(chosen.host)]
+        nvcc = _laid_out(store, "compiler", wheels, ("bin/nvcc", "bin/ptxas", "nvvm/bin/cicc")) / "bin" / "nvcc"
+    return Ready(nvcc, chosen.cxx, target, target / "tvm_ffi")
+
+
+def inspector(store: Store, *, host: Platform | None = None) -> Path:
+    """Folder of cuobjdump and nvdisasm for this machine, from the wheels.
+
+    Raises:
+        CheckFailed: a wheel is not the pinned content.
+        EnvironmentLacks: the index has no such file.
+    """
+    wheels = recipe().inspector[_oci(host or Platform.host())]
+    return _laid_out(store, "inspector", wheels, ("bin/cuobjdump", "bin/nvdisasm")) / "bin"
+
+
+def _oci(platform: Platform) -> OciPlatform:
+    return "linux/amd64" if platform.debian == "amd64" else "linux/arm64"
+
+
+@cache
+def _host_compiler(cxx: str) -> str:
+    if not shutil.which(cxx):
+        # Debian's name of the package: g++-aarch64-linux-gnu, g++-x86-64-linux-gnu.
+        package = cxx if cxx == "g++" else f"g++-{cxx.removesuffix('-g++').replace('_', '-')}"
+        raise EnvironmentLacks(
+            f"{cxx} is not installed",
+            why="it compiles the host side of the kernels",
+            do=f"invoke setup  (or: apt-get install {package})",
+        )
+    return run([cxx, "--version"]).text.splitlines()[0] + " " + run([cxx, "-dumpmachine"]).text
+
+
+def _laid_out(store: Store, what: str, wheels: Sequence[Wheel], holds: Iterable[str]) -> Path:
+    key = key_of(_LAYOUT, what, [wheel.sha256 for wheel in wheels])
+    folder = store.path(_KIND, key)
+    if store.has(_KIND, key):
+        return folder
+    wanted = [Wanted(File(w.name, w.sha256), w.package, f"{shown(RECIPE)}: {what}: {w.name}") for w in wheels]
+    files = fetch_all(store, wanted, what=f"fetching the {what} toolchain:")
+    with store.writing(_KIND, key) as beside:
+        for file in files:
+            unpack(file, beside)
+        for name in holds:
+            if not (beside / name).is_file():
+                raise CheckFailed(f"the {what} wheels hold no {name}", why=", ".join(w.name for w in wheels))
+    return folder

@@ -1,0 +1,228 @@
+"""Machine code of NVIDIA GPUs inside a library or cubin, as cuobjdump and nvdisasm show it.
+
+Architectures are read from the fat binary's own headers: the cubin inside, and its name in `--list-elf`, say sm_121
+for code of 12.1f and of plain 12.1 alike.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkforge.core.arch import Arch
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.proc import run
+
+_NO_CODE = 255  # cuobjdump's status for a file without device code
+_HEADING = re.compile(r"^Fatbin (elf|ptx) code:$")
+_FAT_ARCH = re.compile(r"^arch = sm_([0-9]+)([0-9])([af]?)$")
+_CUBIN_ARCH = re.compile(r"^\s*code for sm_([0-9]+)([0-9])([af]?)$")
+_CUBIN_NAME = re.compile(r"\.sm_([0-9]+)[af]?\.")
+_FUNCTION = re.compile(r"^\s*Function : (\S+)$")
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.]*)")
+_USAGE_OF = re.compile(r"^ Function (\S+):$")
+_USAGE = re.compile(r"REG:([0-9]+) STACK:([0-9]+) SHARED:([0-9]+) LOCAL:([0-9]+)")
+_BLOCK_SCALED = re.compile(r"(QMMA|OMMA)\.SF\b")
+_MMA = re.compile(r"[A-Z]*(MMA)\b")
+_TRAP = "BPT.TRAP"
+
+
+@dataclass
+class Function:
+    """Machine code of one kernel for one architecture.
+
+    Attributes:
+        arch: what it was compiled for.
+        name: mangled.
+        instructions: how many.
+        mma: matrix instructions by opcode.
+        traps: BPT.TRAP, which is what is left of an instruction that the target did not have.
+        opcodes: all instructions, by the word before the first dot: UTMALDG, MEMBAR.
+        registers: to a thread; 0 where unknown.
+        stack: bytes to a thread.
+        shared: static shared memory, bytes to a block.
+        local: bytes to a thread, spills among them.
+    """
+
+    arch: Arch
+    name: str
+    instructions: int = 0
+    mma: Counter[str] = field(default_factory=Counter)
+    traps: int = 0
+    opcodes: Counter[str] = field(default_factory=Counter)
+    registers: int = 0
+    stack: int = 0
+    shared: int = 0
+    local: int = 0
+
+    @property
+    def block_scaled(self) -> int:
+        """Block-scaled matrix instructions: QMMA.SF and OMMA.SF."""
+        return sum(count for opcode, count in self.mma.items() if _BLOCK_SCALED.match(opcode))
+
+    @property
+    def short(self) -> str:
+        """Name for people: the last identifier, and its integer template arguments: kernel<8>."""
+        at, last = 0, self.name
+        while found := re.match(r"(?:_ZN?|St)?([0-9]+)", self.name[at:]):
+            begin = at + found.end()
+            at = begin + int(found[1])
+            last = self.name[begin:at]
+        arguments = re.match(r"I((?:L[a-z][0-9]+E)+)E", self.name[at:])
+        numbers = ", ".join(re.findall(r"L[a-z]([0-9]+)E", arguments[1])) if arguments else ""
+        return f"{last}<{numbers}>" if numbers else last
+
+    def is_of(self, entry: str) -> bool:
+        """Whether this is, or instantiates, the `__global__` function of that name (Itanium mangling)."""
+        return self.name == entry or re.search(rf"(?<![0-9]){len(entry)}{re.escape(entry)}", self.name) is not None
+
+
+@dataclass(frozen=True)
+class Code:
+    """All device code of a file.
+
+    Attributes:
+        archs: with machine code.
+        ptx: with PTX, which a driver would compile at load.
+        functions: in the order of the file.
+    """
+
+    archs: tuple[Arch, ...]
+    ptx: tuple[Arch, ...]
+    functions: tuple[Function, ...]
+
+
+def read_code(path: Path, inspector: Path) -> Code:
+    """Device code of a shared library, object file or cubin.
+
+    Args:
+        path: the file.
+        inspector: folder of cuobjdump and nvdisasm.
+
+    Raises:
+        CheckFailed: the file cannot be read, or its instructions cannot be.
+    """
+    listed = _cuobjdump(path, inspector)
+    functions: dict[tuple[Arch, str], Function] = {}
+    archs: set[Arch] = set()
+    ptx: set[Arch] = set()
+    kind = "elf"
+    for line in listed:
+        if found := _HEADING.match(line):
+            kind = found[1]
+        elif found := _FAT_ARCH.match(line):
+            (archs if kind == "elf" else ptx).add(_arch(found))
+    if listed:
+        for function in _functions(_cuobjdump(path, inspector, "-sass"), inside_fatbin=bool(archs)):
+            functions[function.arch, function.name] = function
+        archs |= {arch for arch, _ in functions}
+        _add_usage(functions, _cuobjdump(path, inspector, "-res-usage"))
+    for function in functions.values():
+        if not function.instructions:
+            raise CheckFailed(
+                f"the instructions of {path.name} cannot be read", why=f"{function.name} for {function.arch.text}: none"
+            )
+    return Code(tuple(sorted(archs)), tuple(sorted(ptx)), tuple(functions.values()))
+
+
+def cubins(path: Path, inspector: Path, folder: Path) -> list[tuple[Arch, Path]]:
+    """Machine code of a library, taken apart into files: for what is too large to be disassembled in one go.
+
+    Args:
+        path: a shared library or object file.
+        inspector: folder of cuobjdump and nvdisasm.
+        folder: empty; the files are written there.
+
+    Returns:
+        Each file with the architecture that the library says of it. Only there is a family's `f`; the file itself has
+        lost it.
+
+    Raises:
+        CheckFailed: the file cannot be read, or holds code of two targets of one number, as 12.1 and 12.1f.
+    """
+    archs: dict[str, Arch] = {}
+    kind = ""
+    for line in _cuobjdump(path, inspector):
+        if found := _HEADING.match(line):
+            kind = found[1]
+        elif kind == "elf" and (found := _FAT_ARCH.match(line)):
+            arch = _arch(found)
+            if archs.setdefault(f"{arch.major}{arch.minor}", arch) != arch:
+                raise CheckFailed(
+                    f"{path.name} holds code of two targets that cannot be told apart",
+                    why=f"{arch.text} and {archs[f'{arch.major}{arch.minor}'].text}",
+                )
+    if not archs:
+        return []
+    # It takes absolute paths alone once it is run elsewhere, and writes into the folder that it runs in.
+    _cuobjdump(path.absolute(), inspector, "-xelf", "all", cwd=folder)
+    files = sorted(folder.glob("*.cubin"), key=lambda file: [int(part) for part in re.findall(r"[0-9]+", file.name)])
+    return [(archs[_CUBIN_NAME.findall(file.name)[-1]], file) for file in files]
+
+
+def read_cubin(cubin: Path, arch: Arch, inspector: Path) -> list[Function]:
+    """Functions of one file that `cubins` wrote.
+
+    Raises:
+        CheckFailed: it cannot be read, or the instructions of a function cannot be.
+    """
+    found = {(arch, each.name): each for each in _functions(_cuobjdump(cubin, inspector, "-sass"), arch=arch)}
+    _add_usage(found, _cuobjdump(cubin, inspector, "-res-usage"), arch)
+    for function in found.values():
+        if not function.instructions:
+            raise CheckFailed(f"the instructions of {cubin.name} cannot be read", why=f"{function.name}: none")
+    return list(found.values())
+
+
+def _functions(lines: list[str], *, inside_fatbin: bool = False, arch: Arch | None = None) -> Iterator[Function]:
+    # A bare cubin has no fat binary's header, and its own name of the architecture has lost the `f`.
+    heading = _FAT_ARCH if inside_fatbin else _CUBIN_ARCH
+    given = arch
+    current: Function | None = None
+    for line in lines:
+        if found := heading.match(line):
+            arch = given or _arch(found)
+        elif found := _FUNCTION.match(line):
+            if current:
+                yield current
+            if arch is None:
+                raise CheckFailed("cuobjdump shows a function before any architecture", why=found[1])
+            current = Function(arch, found[1])
+        elif current and (found := _INSTRUCTION.match(line)):
+            current.instructions += 1
+            current.opcodes[found[1].partition(".")[0]] += 1
+            if _MMA.match(found[1]):
+                current.mma[found[1]] += 1
+            current.traps += found[1].startswith(_TRAP)
+    if current:
+        yield current
+
+
+def _add_usage(functions: dict[tuple[Arch, str], Function], lines: list[str], arch: Arch | None = None) -> None:
+    function: Function | None = None
+    for line in lines:
+        if found := _FAT_ARCH.match(line):
+            arch = _arch(found)
+        elif found := _USAGE_OF.match(line):
+            function = functions.get((arch, found[1])) if arch else None
+        elif function and (found := _USAGE.search(line)):
+            function.registers, function.stack, function.shared, function.local = (int(part) for part in found.groups())
+
+
+def _arch(found: re.Match[str]) -> Arch:
+    return Arch(int(found[1]), int(found[2]), found[3])
+
+
+def _cuobjdump(path: Path, inspector: Path, *words: str, cwd: Path | None = None) -> list[str]:
+    # cuobjdump runs the nvdisasm that it finds on PATH, and says nothing when there is none.
+    environment = {**os.environ, "PATH": f"{inspector}:{os.environ.get('PATH', '')}"}
+    done = run([inspector / "cuobjdump", *words, path], env=environment, accept=(0, _NO_CODE), cwd=cwd)
+    if done.code == _NO_CODE and b"does not contain device code" not in done.out + done.err:
+        raise CheckFailed(
+            f"cuobjdump cannot read {path.name}", why=(done.err or done.out).decode(errors="replace").strip()
+        )
+    return [] if done.code else done.out.decode(errors="replace").splitlines()

@@ -1,0 +1,94 @@
+"""Trees: a pin with its series applied, and the overlay in which the two differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparkforge.core.errors import CheckFailed
+from sparkforge.core.hashing import key_of
+from sparkforge.core.integrity import seal, sound
+from sparkforge.core.paths import ROOT, shown
+from sparkforge.core.store import Store
+from sparkforge.git.of_store import git_of
+from sparkforge.git.repository import Git
+from sparkforge.inputs import sources
+from sparkforge.inputs.recipes import Stack
+from sparkforge.patches import series
+
+_KIND = "trees"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """One upstream as it is built.
+
+    Attributes:
+        name: of the upstream.
+        pin: the source.
+        series: what is applied to it.
+        id: git tree id of the result.
+    """
+
+    name: str
+    pin: sources.Pin
+    series: series.Series
+    id: str
+
+
+def key(pin: sources.Pin, patches: series.Series) -> str:
+    """Everything that a tree is made from."""
+    return key_of("tree 1", pin.tree, patches.sha256)
+
+
+def known(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.Series) -> Tree | None:
+    """The tree if the store has it.
+
+    Raises:
+        CheckFailed: what the store has is damaged.
+    """
+    folder = store.path(_KIND, key(pin, patches))
+    if not sound(folder):
+        return None
+    found = (folder / "id").read_text().strip()
+    return Tree(name, pin, patches, found) if git.has(f"{found}^{{tree}}") else None
+
+
+def make(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.Series) -> Tree:
+    """Apply the series; the same pin and series give the same id on every machine.
+
+    Raises:
+        BadInput: a patch holds a trap.
+        CheckFailed: a patch does not apply.
+    """
+    made = series.tree(git, pin.tree, patches)
+    with store.writing(_KIND, key(pin, patches)) as folder:
+        (folder / "id").write_text(f"{made}\n")
+        seal(folder)
+    return Tree(name, pin, patches, made)
+
+
+def of(store: Store, stack: Stack, name: str) -> Tree:
+    """The tree of an upstream, from the store or made now.
+
+    Raises:
+        BadInput: as `make`.
+        CheckFailed: as `make`, or a source is not what is pinned.
+    """
+    git = git_of(store)
+    pin = sources.pin_commit(store, stack, name)
+    patches = series.load(ROOT / stack.upstreams[name].series)
+    return known(store, git, name, pin, patches) or make(store, git, name, pin, patches)
+
+
+def recorded(tree: Tree) -> None:
+    """Hold a tree against the id that its series recorded.
+
+    Raises:
+        CheckFailed: another id, or none.
+    """
+    if tree.series.recorded != tree.id:
+        raise CheckFailed(
+            f"{shown(tree.series.dir)} does not lead to the tree that it records",
+            why=f"recorded {tree.series.recorded or 'nothing'}, reached {tree.id}",
+            do=f"invoke patches.export {tree.name}",
+        )

@@ -1,0 +1,162 @@
+"""A container that serves a profile: everything that `docker run` and a compose file say, before either says it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sparkforge.inputs.recipes import Target
+from sparkforge.serving.profile import Cluster, Container
+from sparkforge.serving.words import Command
+
+HOME = "/home/vllm"
+CACHE = "sparkforge-cache"
+# Handed on where the user has them, so that neither a token nor a setting of the user's is written down.
+PASSED = ("HF_TOKEN", "HF_HUB_OFFLINE")
+_ENTRYPOINT = "/opt/sparkforge/entrypoint"
+# Ray's store of objects: vLLM passes messages beside it, and a share of the memory is what Ray would take.
+_OBJECTS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that depends on who runs it.
+
+    Attributes:
+        shell: for a shell, inside double quotes.
+        compose: for a compose file.
+        value: here and now.
+    """
+
+    shell: str
+    compose: str
+    value: str
+
+    @classmethod
+    def plain(cls, text: str) -> Word:
+        """The same everywhere."""
+        quoted = "".join(f"\\{one}" if one in '\\"$`' else one for one in text)
+        return cls(quoted, text.replace("$", "$$"), text)
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder of the host, or a volume.
+
+    Attributes:
+        source: the folder, or the volume's name.
+        target: in the container.
+        volume: which of both.
+        read_only: whether the container may not write.
+        make: make the folder first; Docker would make it as root's.
+    """
+
+    source: Word
+    target: str
+    volume: bool = False
+    read_only: bool = False
+    make: bool = False
+
+
+@dataclass(frozen=True)
+class Service:
+    """A container to run.
+
+    Attributes:
+        name: of the container.
+        image: its tag.
+        gpus: give it all GPUs.
+        container: what the profile says of it.
+        env: variables.
+        mounts: what it sees of the host.
+        words: after the image's name, a group for each line.
+        note: for people: where and when to run it.
+        restart: whether a compose file keeps it running.
+    """
+
+    name: str
+    image: str
+    gpus: bool
+    container: Container
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...]
+    words: tuple[tuple[str, ...], ...]
+    note: str = ""
+    user: Word = field(default_factory=lambda: Word("$(id -u):0", f"{os.getuid()}:0", f"{os.getuid()}:0"))
+
+
+def hub() -> Word:
+    """The user's model cache."""
+    here = os.environ.get("HF_HOME") or str(Path.home() / ".cache" / "huggingface")
+    return Word("${HF_HOME:-$HOME/.cache/huggingface}", "${HF_HOME:-${HOME}/.cache/huggingface}", here)
+
+
+def services(command: Command, image: str, target: Target, *, model: Path | None = None) -> tuple[Service, ...]:
+    """The container of a profile, or those of its machines, in the order in which they are started.
+
+    Args:
+        command: what the profile runs.
+        image: tag.
+        target: of the image; `serve` gets the GPUs.
+        model: folder on this machine where the profile's model is one.
+    """
+    profile = command.profile
+    mounts = [
+        Mount(hub(), f"{HOME}/.cache/huggingface", make=True),
+        Mount(Word.plain(CACHE), f"{HOME}/.cache/sparkforge", volume=True),
+    ]
+    if model is not None:
+        mounts.append(Mount(Word.plain(str(model)), profile.model, read_only=True))
+    one = Service(
+        name=f"sparkforge-{profile.name}",
+        image=image,
+        gpus=target == "serve",
+        container=profile.container,
+        env=dict(command.env),
+        mounts=tuple(mounts),
+        words=((profile.model,), *command.groups),
+    )
+    return (one,) if profile.cluster is None else _machines(one, command, profile.cluster)
+
+
+def _machines(one: Service, command: Command, cluster: Cluster) -> tuple[Service, ...]:
+    head, worker = cluster.addresses
+    start = ["ray", "start", "--num-gpus=1", f"--object-store-memory={_OBJECTS}"]
+    as_head = [*start, "--head", f"--node-ip-address={head}", f"--port={cluster.port}", "--disable-usage-stats"]
+    # The second entrypoint is for the health check, which asks for the server that an entrypoint started.
+    script = f"{shlex.join(as_head)} && exec {_ENTRYPOINT} {shlex.join(command.words)}"
+    as_worker = [*start, f"--address={head}:{cluster.port}", f"--node-ip-address={worker}", "--block"]
+
+    def on(address: str, suffix: str, words: tuple[tuple[str, ...], ...], note: str) -> Service:
+        env = {**one.env, **_link(cluster, address)}
+        return Service(
+            f"{one.name}-{suffix}", one.image, one.gpus, one.container, env, one.mounts, words, note, one.user
+        )
+
+    return (
+        on(head, "head", (("sh", "-c", script),), f"on {head}, first: it serves, and waits half an hour for the other"),
+        on(
+            worker,
+            "worker",
+            (("ray", "start"), *((word,) for word in as_worker[2:])),
+            f"on {worker}, once Ray runs on the first",
+        ),
+    )
+
+
+def _link(cluster: Cluster, address: str) -> dict[str, str]:
+    """What makes Ray, NCCL, Gloo and UCX use the link."""
+    return {
+        "VLLM_HOST_IP": address,
+        "NCCL_SOCKET_IFNAME": cluster.link,
+        "NCCL_IB_HCA": ",".join(cluster.hcas),
+        "GLOO_SOCKET_IFNAME": cluster.link,
+        "TP_SOCKET_IFNAME": cluster.link,
+        "UCX_NET_DEVICES": cluster.link,
+        # Ray kills workers when the machine's memory is nearly full; weights and cache of a Spark are in that memory.
+        "RAY_memory_monitor_refresh_ms": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }

@@ -1,0 +1,125 @@
+"""A profile as words of `vllm serve` and variables, with the parts that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from sparkforge.core.errors import BadInput
+from sparkforge.serving.load import Catalogue
+from sparkforge.serving.profile import Flags, FlagValue, Part, Profile, Scalar
+
+SOAKED = "soaked"
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a profile runs.
+
+    Attributes:
+        profile: it.
+        on: names of the parts that are on, in the profile's order.
+        off: names of the others.
+        groups: the words after the model, a group for each flag.
+        env: variables.
+    """
+
+    profile: Profile
+    on: tuple[str, ...]
+    off: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    env: Mapping[str, str]
+
+    @property
+    def words(self) -> list[str]:
+        """Model and flags."""
+        return [self.profile.model, *(word for group in self.groups for word in group)]
+
+
+def command(known: Catalogue, profile: Profile, parts: str = SOAKED, *, bare: bool = False) -> Command:
+    """What a profile runs with some of its parts.
+
+    Args:
+        known: where its parts stand.
+        profile: to run.
+        parts: `soaked`, `all`, or names of parts that are to be on beside the soaked ones, with commas between.
+        bare: without any part.
+
+    Raises:
+        BadInput: a name is no part of the profile; lists the choices.
+    """
+    of_it = known.parts_of(profile)
+    on = () if bare else _on(profile, of_it, parts)
+    flags: Flags = dict(profile.flags)
+    env = dict(profile.env)
+    for name in on:
+        flags |= of_it[name].flags
+        env |= of_it[name].env
+    off = tuple(name for name in of_it if name not in on)
+    return Command(profile, on, off, (*_said(profile), *groups_of(flags)), env)
+
+
+def with_users(command: Command, words: Sequence[str]) -> Command:
+    """The same with a user's words behind; a flag of the profile that they name as well goes.
+
+    Under another spelling it stays, and the last one counts for vLLM's parser: the user's.
+    """
+    users: list[list[str]] = []
+    for word in words:
+        if not users or (word.startswith("-") and not word[1:2].isdigit()):
+            users.append([])
+        users[-1].append(word)
+    named = {group[0].partition("=")[0].replace("_", "-") for group in users}
+    kept = [group for group in command.groups if group[0] not in named]
+    return replace(command, groups=(*kept, *map(tuple, users)))
+
+
+def _on(profile: Profile, of_it: Mapping[str, Part], parts: str) -> tuple[str, ...]:
+    asked = {name for name in parts.split(",") if name}
+    more = of_it.keys() if ALL in asked else asked - {SOAKED}
+    if unknown := sorted(set(more) - of_it.keys()):
+        raise BadInput(
+            f"{profile.name} has no part {unknown[0]!r}",
+            why=f"parts: {', '.join(of_it) or 'it has none'}; or {SOAKED}, {ALL}",
+            do="invoke profiles --name " + profile.name,
+        )
+    return tuple(name for name, part in of_it.items() if part.on or name in more)
+
+
+def _said(profile: Profile) -> list[tuple[str, ...]]:
+    """Groups for what a profile says by keys of its own."""
+    found: list[tuple[str, ...]] = []
+    if profile.revision is not None:
+        found.append(("--revision", profile.revision))
+    if profile.served:
+        found.append(("--served-model-name", *profile.served))
+    if profile.container.port != 8000:  # noqa: PLR2004  vLLM's own default
+        found.append(("--port", str(profile.container.port)))
+    return found
+
+
+def groups_of(flags: Flags) -> tuple[tuple[str, ...], ...]:
+    """Words of flags, a group for each."""
+    return tuple(group(flag, value) for flag, value in flags.items())
+
+
+def group(flag: str, value: FlagValue) -> tuple[str, ...]:
+    """Words of one flag: bare for true, `--no-` for false, JSON for a mapping.
+
+    >>> group("enforce-eager", True), group("enable-prefix-caching", False)
+    (('--enforce-eager',), ('--no-enable-prefix-caching',))
+    """
+    if isinstance(value, bool):
+        return (f"--{flag}",) if value else (f"--no-{flag}",)
+    if isinstance(value, dict):
+        return (f"--{flag}", msgspec.json.encode(value).decode())
+    if isinstance(value, list):
+        return (f"--{flag}", *(_plain(one) for one in value))
+    return (f"--{flag}", _plain(value))
+
+
+def _plain(value: Scalar) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

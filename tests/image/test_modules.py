@@ -1,0 +1,177 @@
+"""The step of an image's modules: left out where they do not belong, one row of the plan, and they load in the base."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from sparkforge.aot import modules as build
+from sparkforge.core.errors import BadInput, EnvironmentLacks
+from sparkforge.core.pipeline import Pipeline
+from sparkforge.core.platforms import Platform
+from sparkforge.image import image_step, module_step, request
+from sparkforge.image.part_steps import Upstreams
+from sparkforge.inputs.recipes import load_stack
+from sparkforge.inspect import module_facts as facts
+
+
+def asked(**words):
+    return request.parse(load_stack(), **words)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({}, ""),
+        ({"arch": "12.0f,12.1f"}, ""),
+        ({"target": "cpu"}, "compiles nothing for a GPU"),
+        ({"arch": "9.0a,12.1f"}, "found on a GPU that is no SM12x"),
+        ({"aot": False}, "--no-aot"),
+    ],
+)
+def test_modules_are_for_images_that_serve_on_sm12x_alone(words, why):
+    said = module_step.left_out(asked(**words))
+    assert (why in said) if why else said == ""
+
+
+def test_a_negative_number_of_compilers_is_bad_input():
+    with pytest.raises(BadInput, match="--jobs -1"):
+        asked(jobs=-1)
+
+
+def module(**versions):
+    return facts.Module(
+        name="m", file="m/m.so", sha256="0" * 64, size=1, exports=["f"], needed=[], versions=versions, sources="",
+        link_seconds=0.0,
+    )  # fmt: skip
+
+
+def some(tmp_path, *, compiled=0, **versions):
+    said = facts.Facts(
+        format=1, key="k" * 64, platform="linux/amd64", archs=["12.1f"], tree="t" * 40, toolchain="", versions={},
+        modules=[module(**versions)], units=[], reads={},
+    )  # fmt: skip
+    return build.Modules(tmp_path, said, compiled, compiled, 7.0, 5.0)
+
+
+def test_modules_of_a_newer_compiler_than_the_base_are_refused(tmp_path):
+    bases = load_stack().bases
+    debian, ubuntu = bases["bootstrap"], bases["ngc"]
+    module_step.fits(some(tmp_path, GLIBC="2.36", GLIBCXX="3.4.30"), debian)
+    newer = some(tmp_path, GLIBC="2.34", GLIBCXX="3.4.32")
+    module_step.fits(newer, ubuntu)
+    with pytest.raises(EnvironmentLacks, match="would not load") as refused:
+        module_step.fits(newer, debian)
+    assert "GLIBCXX_3.4.32" in refused.value.why
+    with pytest.raises(EnvironmentLacks, match="would not load"):
+        module_step.fits(some(tmp_path, GLIBC="2.38"), debian)
+
+
+def test_every_base_has_a_known_libstdcxx():
+    assert {base.glibc for base in load_stack().bases.values()} <= set(module_step._GLIBCXX)
+
+
+@dataclass(frozen=True)
+class Stands:
+    """What the step asks of an overlay."""
+
+    digest: str
+
+
+@pytest.fixture
+def step(store, tmp_path, monkeypatch):
+    """The step with a build that is only counted."""
+    made = []
+
+    def built(*_, **__):
+        made.append(1)
+        return some(tmp_path, compiled=3)
+
+    monkeypatch.setattr(module_step, "wanted", lambda _, __, ___, upstreams: upstreams.overlays["flashinfer"])
+    monkeypatch.setattr(build, "key", lambda _: "key")
+    monkeypatch.setattr(build, "build", built)
+    monkeypatch.setattr(build, "known", lambda *_: some(tmp_path) if made else None)
+    monkeypatch.setattr(module_step.tools, "identity", lambda _: "identity")
+
+    def step(overlay=None, *, dry=False, **words):
+        line = Pipeline(store, "line", dry=dry)
+        upstreams = Upstreams({}, {"flashinfer": overlay})
+        stack = load_stack()
+        ahead = module_step.step(line, store, stack, asked(**words), upstreams=upstreams, base=stack.bases["bootstrap"])
+        return ahead, line.ran
+
+    return step
+
+
+class Asked:
+    overlay = Stands("digest")
+
+
+def test_the_step_is_a_row_of_its_own_that_says_what_it_did(step, capsys):
+    ahead, (row,) = step(Asked, dry=True)
+    assert (ahead.key, row.name, row.cached) == (None, "aot", False)
+    ahead, (row,) = step(Asked)
+    assert (ahead.key, row.name, row.cached) == ("k" * 64, "aot", False)
+    said = capsys.readouterr().err
+    assert "[plan] aot: not in the store yet" in said
+    assert "compiled 3 of 0 objects in 7 s (CPU 5 s)" in said
+    ahead, (row,) = step(Asked)
+    assert (ahead.key, row.cached) == ("k" * 64, True)
+    assert "[cached] aot: 1 modules reused" in capsys.readouterr().err
+
+
+def test_a_plan_whose_sources_are_not_there_yet_waits_for_them(step, capsys):
+    ahead, (row,) = step(None, dry=True)
+    assert (ahead.key, row.why) == (None, "follows all, overlay flashinfer")
+
+
+def test_leaving_them_out_is_said_and_is_no_row(step, capsys):
+    ahead, rows = step(Asked, aot=False)
+    assert (ahead.modules, ahead.key, rows) == (None, "none", [])
+    assert "[ none ] aot: --no-aot" in capsys.readouterr().err
+    ahead, _ = step(Asked, target="cpu")
+    assert ahead.key == ""
+
+
+def test_an_image_is_another_one_with_and_without_modules():
+    parts = image_step.Parts(Upstreams({}, {}), None, Wheels(), None, module_step.Ahead(None, "none"))
+    other = replace(parts, ahead=module_step.Ahead(None, "k" * 64))
+    first, second = (image_step.inputs(asked(), one) for one in (parts, other))
+    assert {name for name in first if first[name] != second[name]} == {"aot"}
+
+
+class Wheels:
+    key = "w"
+
+
+def test_the_wheel_of_the_images_platform_is_taken():
+    stack = load_stack()
+    for oci in ("linux/amd64", "linux/arm64"):
+        wheel = module_step._wheel(stack, asked(platform=oci))
+        assert wheel.file == stack.upstreams["flashinfer"].wheels[oci]
+    assert Platform.host().oci in ("linux/amd64", "linux/arm64")
+
+
+def test_an_environment_that_has_to_be_made_is_counted(store, monkeypatch):
+    stack = load_stack()
+    monkeypatch.setattr(module_step.venv, "wanting", lambda *_: ("torch",))
+    assert module_step.environment(store, stack, asked()) == ("torch",)
+    assert module_step.environment(store, stack, asked(aot=False)) == ()
+
+    def lacking(*_):
+        raise EnvironmentLacks("no lock for this Python")
+
+    monkeypatch.setattr(module_step.venv, "wanting", lacking)
+    assert module_step.environment(store, stack, asked()) == ()
+    monkeypatch.setattr(module_step.venv, "ensure", lacking)
+    with pytest.raises(EnvironmentLacks, match="no environment") as refused:
+        module_step._python(store, stack)
+    assert "--no-aot" in refused.value.do
+
+
+def test_what_it_took_is_told_where_it_was_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(module_step.record, "path_of", lambda *_: tmp_path / "result.json")
+    assert module_step._took(asked()) == ""
+    (tmp_path / "result.json").write_text('{"totals": {"cpu_seconds": 2820.0, "modules": 9}, "units": []}')
+    assert "47 CPU minutes" in module_step._took(asked())
