@@ -31,10 +31,6 @@ PROOF = Proof("that it works", "a GPU", "python scripts/check.py --json x.json",
 READS = ("scripts/*.py", "!scripts/test_*", "demo:@V-01", "demo:csrc/k.cu", "demo:csrc/*")
 
 
-def test_every_proof_of_this_checkout_stands():
-    proofs.require(proofs.rows(Sources.of(load_stack())))
-
-
 def test_what_is_stamped_is_listed():
     stamped = [
         str(path.relative_to(ROOT))
@@ -252,6 +248,7 @@ def checkout(stamped, monkeypatch):
     """The verbs at work on the small checkout."""
     forge, path, proof = stamped
     monkeypatch.setattr(verbs, "ROOT", forge.root)
+    monkeypatch.setattr(verbs, "git_of", lambda kept: kept.git())
     monkeypatch.setattr(verbs, "listed", lambda: {"x.json": proof})
     monkeypatch.setattr(verbs, "rows", lambda sources: proofs.rows(sources, {"x.json": proof}, root=forge.root))
     monkeypatch.setattr(verbs.Sources, "of", lambda stack: Sources(stack.upstreams, forge.root))
@@ -277,7 +274,7 @@ def test_a_result_is_stamped_by_its_path(checkout, capsys):
     forge, path = checkout
     edit_script(forge)
     assert command.main(["stamp", str(path)]) == 0
-    assert "stale" not in verbs.table(command.load_stack())
+    assert "stale" not in verbs.table(load_stack())
     assert command.main(["stamp", str(path), "--tree", f"demo={'1' * 40}"]) == 2
     assert "the store has no tree" in capsys.readouterr().err
 

@@ -47,7 +47,7 @@ def held():
     for one in candidates():
         if proven(Store.open(), one).able and one.has(tag):
             try:
-                said = one.read(tag, f"/opt/sparkforge/{of_image.FILE}").decode()
+                said = one.read(tag, "/opt/sparkforge/profiles.json").decode()
             except Exception:  # noqa: BLE001  an image from before there were profiles
                 said = ""
             if said != of_image.text("vllm-0.21", "cpu"):

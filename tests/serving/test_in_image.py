@@ -5,13 +5,16 @@ import os
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sparkforge.core.hashing import key_of
 from sparkforge.core.paths import IMAGES
-from sparkforge.image.image_step import _checkout
+from sparkforge.image.image_step import Parts, _checkout
+from sparkforge.image.module_step import Ahead
+from sparkforge.image.part_steps import Upstreams
 from sparkforge.serving import carried as of_image
 from sparkforge.serving.words import command
 
@@ -35,7 +38,7 @@ def image(tmp_path):
         folder = tmp_path / target
         if not folder.exists():
             shutil.copytree(IMAGES / "run", folder)
-            (folder / of_image.FILE).write_text(profiles or of_image.text("vllm-0.21", target))
+            (folder / "profiles.json").write_text(profiles or of_image.text("vllm-0.21", target))
         own = {"PATH": f"{programs}:/usr/bin:/bin", "SPARKFORGE_HEALTH": str(tmp_path / "health")}
         own |= {"SPARKFORGE_SHINIT": str(tmp_path / "shinit"), "SPARKFORGE_QUIET": "1"}
         return subprocess.run(
@@ -210,11 +213,8 @@ def test_models_that_can_be_read_are_served_from_a_cache_that_cannot_be_written(
             folder.chmod(0o755)
 
 
-def test_a_change_of_a_profile_is_a_new_image(tmp_path, monkeypatch):
-    before = key_of(_checkout())
-    copied = tmp_path / "profiles"
-    shutil.copytree(of_image.PROFILES, copied)
-    monkeypatch.setattr(of_image, "READS", (copied, *of_image.READS[1:]))
-    assert key_of(_checkout()) == before
-    (copied / "tiny.yaml").write_text((copied / "tiny.yaml").read_text().replace("1024", "2048"))
-    assert key_of(_checkout()) != before
+def test_a_change_of_a_profile_is_a_new_image():
+    parts = Parts(Upstreams({}, {}), None, None, None, Ahead(None, "none"), of_image.text("vllm-0.21", "cpu"))
+    before = key_of(_checkout(parts))
+    assert key_of(_checkout(replace(parts, profiles=parts.profiles))) == before
+    assert key_of(_checkout(replace(parts, profiles=parts.profiles.replace("1024", "2048")))) != before

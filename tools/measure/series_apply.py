@@ -51,7 +51,10 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--rounds", type=int, default=5, help="samples of each way")
     words.add_argument("--patches", type=int, default=200, help="patches of the synthetic series")
-    words.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "results" / "series-apply" / "result.json")
+    out = Path(__file__).parents[2] / "results/series-apply/result.json"
+    words.add_argument("--out", type=Path, default=out)
+        "--out", type=Path, default=Path(__file__).parents[2] / "results" / "series-apply" / "result.json"
+    )
     given = words.parse_args()
     at = places(load_stack(), Store.open())
     result: dict[str, Any] = {
