@@ -274,7 +274,7 @@ def test_a_result_is_stamped_by_its_path(checkout, capsys):
     forge, path = checkout
     edit_script(forge)
     assert command.main(["stamp", str(path)]) == 0
-    assert "stale" not in verbs.table(load_stack())
+    assert "stale" not in verbs.table(command.load_stack())
     assert command.main(["stamp", str(path), "--tree", f"demo={'1' * 40}"]) == 2
     assert "the store has no tree" in capsys.readouterr().err
 

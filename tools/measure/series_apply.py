@@ -53,8 +53,6 @@ def main() -> None:
     words.add_argument("--patches", type=int, default=200, help="patches of the synthetic series")
     out = Path(__file__).parents[2] / "results/series-apply/result.json"
     words.add_argument("--out", type=Path, default=out)
-        "--out", type=Path, default=Path(__file__).parents[2] / "results" / "series-apply" / "result.json"
-    )
     given = words.parse_args()
     at = places(load_stack(), Store.open())
     result: dict[str, Any] = {
