@@ -57,6 +57,7 @@ def run(
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
     stdin: bytes | None = None,
+    check: bool = True,
     accept: Sequence[int] = (0,),
     timeout: float | None = None,
     stream: bool = False,
@@ -70,7 +71,8 @@ def run(
         cwd: directory to run in.
         env: the whole environment; None inherits ours.
         stdin: bytes for standard input; None closes it.
-        accept: exit statuses that are no failure; an empty sequence accepts all.
+        check: raise when the exit status is not in `accept`; without it the caller judges the status.
+        accept: exit statuses that are no failure.
         timeout: seconds after which the command is killed.
         stream: let the program write to our terminal instead of keeping its output.
         error: class raised when the status is not accepted.
@@ -106,7 +108,7 @@ def run(
     except subprocess.TimeoutExpired as late:
         raise error(f"{words[0]} did not end within {timeout:.0f} s", why=quoted(words), do=do) from late
     result = Done(words, done.returncode, done.stdout or b"", done.stderr or b"", time.monotonic() - begun)
-    if accept and result.code not in accept:
+    if check and result.code not in accept:
         said = tail(result.err) or tail(result.out)
         raise error(
             f"{Path(words[0]).name} ended with status {result.code}",

@@ -46,8 +46,8 @@ class Buildah:
     program: str = "buildah"
     name = "buildah"
 
-    def _do(self, *words: str, accept: Sequence[int] = (0,), do: str = "") -> Done:
-        return run([self.program, *words], accept=accept, do=do)
+    def _do(self, *words: str, check: bool = True, do: str = "") -> Done:
+        return run([self.program, *words], check=check, do=do)
 
     def prove(self) -> Able:
         """Build a file with one `RUN --mount`."""
@@ -57,7 +57,7 @@ class Buildah:
             return Able(able=False, reason=f"{self.program}: {proof.last_line(refused.why)}")
         words = ("build", *_ISOLATION, "--no-cache", "--format", "docker", "--tag", proof.TAG)
         refused_line = proof.attempt(lambda folder: self._do(*words, str(folder)))
-        self._do("rmi", "--force", proof.TAG, accept=())
+        self._do("rmi", "--force", proof.TAG, check=False)
         if refused_line:
             return Able(able=False, reason=f"{self.program}: {refused_line}", version=version)
         driver = self._info()["GraphDriverName"]
@@ -90,7 +90,7 @@ class Buildah:
         after = self.image_id(tag)
         if before and before != after:
             # What had this name goes, unless it has another one or a container: only its own layers are lost.
-            self._do("rmi", before, accept=())
+            self._do("rmi", before, check=False)
         return after
 
     def sweep(self) -> list[str]:
@@ -101,10 +101,10 @@ class Buildah:
             name = str(container["containername"])
             if not name.endswith(_WORKING):  # a run of ours, or another's
                 continue
-            said = self._do("inspect", "--type", "container", container["id"], accept=())
+            said = self._do("inspect", "--type", "container", container["id"], check=False)
             labels = json.loads(said.text)["Docker"]["config"].get("Labels") if said.code == 0 else None
             if _BASE_LABEL in (labels or {}):
-                self._do("rm", container["id"], accept=())
+                self._do("rm", container["id"], check=False)
                 gone.append(name)
         return gone
 
@@ -113,7 +113,7 @@ class Buildah:
         return bool(self._find(tag))
 
     def _find(self, tag: str) -> str:
-        return self._do("images", "--quiet", "--no-trunc", full_tag(tag), accept=(0, 1, 125)).text
+        return self._do("images", "--quiet", "--no-trunc", full_tag(tag), check=False).text
 
     def image_id(self, tag: str) -> str:
         """`sha256:...` of the image's configuration."""
@@ -172,7 +172,7 @@ class Buildah:
         try:
             yield Path(self._do("mount", made).text)
         finally:
-            self._do("rm", made, accept=())
+            self._do("rm", made, check=False)
 
     def read(self, tag: str, path: str) -> bytes:
         """Content of one file of an image; links are followed inside of it."""
@@ -181,7 +181,7 @@ class Buildah:
 
     def untag(self, tag: str) -> None:
         """Remove a name, and the image with its last one."""
-        self._do("rmi", full_tag(tag), accept=())
+        self._do("rmi", full_tag(tag), check=False)
 
     def run(self, launch: Launch) -> BuildahContainer:
         """Start a container and return at once."""
@@ -248,9 +248,9 @@ class BuildahContainer:
         except subprocess.TimeoutExpired as late:
             raise CheckFailed(f"the container did not end within {timeout:.0f} s", why=self.id) from late
 
-    def exec(self, command: Sequence[str], *, accept: Sequence[int] = (0,)) -> Done:
+    def exec(self, command: Sequence[str], *, check: bool = True) -> Done:
         """Run another command in it, as its own user."""
-        return run([self.engine.program, "run", *self.flags, self.id, "--", *command], accept=accept)
+        return run([self.engine.program, "run", *self.flags, self.id, "--", *command], check=check)
 
     def stray(self) -> list[int]:
         """Processes that were started in it and live on, the first one included."""
@@ -275,7 +275,7 @@ class BuildahContainer:
         if self.alive():
             self.process.kill()
             self.process.wait()
-        self.engine._do("rm", self.id, accept=())  # noqa: SLF001  two halves of one module
+        self.engine._do("rm", self.id, check=False)  # noqa: SLF001  two halves of one module
         self.log.unlink(missing_ok=True)
 
 

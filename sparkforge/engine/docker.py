@@ -43,8 +43,8 @@ class Docker:
     program: str
     name = "docker"
 
-    def _do(self, *words: str, accept: Sequence[int] = (0,), do: str = "", stdin: bytes | None = None) -> Done:
-        return run([self.program, *words], env=_environment(), accept=accept, do=do, stdin=stdin)
+    def _do(self, *words: str, check: bool = True, do: str = "", stdin: bytes | None = None) -> Done:
+        return run([self.program, *words], env=_environment(), check=check, do=do, stdin=stdin)
 
     def prove(self) -> Able:
         """Build a file with one `RUN --mount`."""
@@ -55,7 +55,7 @@ class Docker:
         server = said.get("Server") or {}
         version = str(server.get("Version", "unknown"))
         refused_line = proof.attempt(lambda folder: self._do("build", "--no-cache", "--tag", proof.TAG, str(folder)))
-        self._do("image", "rm", "--force", proof.TAG, accept=())
+        self._do("image", "rm", "--force", proof.TAG, check=False)
         if refused_line:
             return Able(able=False, reason=f"{self.program}: {refused_line}", version=version)
         return Able(able=True, reason=f"Docker {version} through {self.program}", version=version)
@@ -80,15 +80,15 @@ class Docker:
         after = self.image_id(tag)
         if before and before != after:
             # What had this name goes, unless it has another one or a container: only its own layers are lost.
-            self._do("image", "rm", before, accept=(0, 1))
+            self._do("image", "rm", before, check=False)
         return after
 
     def has(self, tag: str) -> bool:
         """Whether the image is here."""
-        return self._do("image", "inspect", full_tag(tag), accept=(0, 1)).code == 0
+        return self._do("image", "inspect", full_tag(tag), check=False).code == 0
 
     def _inspect(self, tag: str) -> dict[str, Any]:
-        done = self._do("image", "inspect", full_tag(tag), accept=(0, 1), do=_START)
+        done = self._do("image", "inspect", full_tag(tag), check=False, do=_START)
         if done.code:
             if b"No such image" not in done.err:
                 said = proof.last_line(done.err.decode(errors="replace"))
@@ -148,12 +148,12 @@ class Docker:
                     if file is not None:
                         return file.read()
         finally:
-            self._do("rm", "--force", made, accept=())
+            self._do("rm", "--force", made, check=False)
         raise CheckFailed(f"{path} in {tag} is no file")
 
     def untag(self, tag: str) -> None:
         """Remove a name, and the image with its last one."""
-        self._do("image", "rm", full_tag(tag), accept=(0, 1))
+        self._do("image", "rm", full_tag(tag), check=False)
 
     def run(self, launch: Launch) -> DockerContainer:
         """Start a container and return at once."""
@@ -176,7 +176,7 @@ class Docker:
         try:
             self._do(*words, full_tag(launch.image), *launch.command)
         except SparkforgeError:
-            self._do("rm", "--force", name, accept=())
+            self._do("rm", "--force", name, check=False)
             raise
         return DockerContainer(self, name)
 
@@ -219,13 +219,13 @@ class DockerContainer:
             time.sleep(0.1)
         return int(self._state()["ExitCode"])
 
-    def exec(self, command: Sequence[str], *, accept: Sequence[int] = (0,)) -> Done:
+    def exec(self, command: Sequence[str], *, check: bool = True) -> Done:
         """Run another command in it, as its own user."""
-        return self.engine._do("exec", self.id, *command, accept=accept)  # noqa: SLF001  as above
+        return self.engine._do("exec", self.id, *command, check=check)  # noqa: SLF001  as above
 
     def remove(self) -> None:
         """Remove it, ended or not."""
-        self.engine._do("rm", "--force", "--volumes", self.id, accept=())  # noqa: SLF001  as above
+        self.engine._do("rm", "--force", "--volumes", self.id, check=False)  # noqa: SLF001  as above
 
 
 def clients() -> list[Docker]:

@@ -153,7 +153,7 @@ class Container(Protocol):
     def wait(self, *, timeout: float | None = None) -> int:
         """Exit status once it has ended; CheckFailed when it does not within `timeout` seconds."""
 
-    def exec(self, command: Sequence[str], *, accept: Sequence[int] = (0,)) -> Done:
+    def exec(self, command: Sequence[str], *, check: bool = True) -> Done:
         """Run another command in it, as its own user."""
 
     def remove(self) -> None:
@@ -223,7 +223,7 @@ def streamed(words: Sequence[str], *, name: str, env: Mapping[str, str] | None =
     Raises:
         CheckFailed: the build failed.
     """
-    done = run(["sh", "-c", 'exec "$@" >&2', "sh", *words], env=env, stream=True, accept=())
+    done = run(["sh", "-c", 'exec "$@" >&2', "sh", *words], env=env, stream=True, check=False)
     if done.code:
         raise CheckFailed(
             f"{name} could not build the image",

@@ -176,7 +176,7 @@ def _base(store: Store, at: Place, overlay: Sequence[Folder], venv: _Venv) -> Pa
             link(venv.site / package, folder / "site" / package, skip="__pycache__")
         _take_the_pins(at, overlay, folder / "site")
         # Compiled once here, not in every run; a file that does not compile is the package's own affair.
-        proc.run([venv.python, "-m", "compileall", "-q", "-j", "0", folder / "site"], env=_plain(), accept=())
+        proc.run([venv.python, "-m", "compileall", "-q", "-j", "0", folder / "site"], env=_plain(), check=False)
     return store.path(KIND, key)
 
 

@@ -185,7 +185,7 @@ def _run(env: ProveEnv, root: Path, test: str, trees: Mapping[str, str]) -> Outc
         words += ["-p", PLUGIN, root / test]
         try:
             # In an empty folder: `python -m` puts the working directory on the path.
-            done = proc.run(words, cwd=Path(folder), env=variables, accept=(), timeout=TIMEOUT)
+            done = proc.run(words, cwd=Path(folder), env=variables, check=False, timeout=TIMEOUT)
         except SparkforgeError as late:
             return f"{late.what}; {late.why}"
         if not told.is_file():

@@ -25,9 +25,9 @@ def sound_git(store: Store, git: Git) -> None:
     now = stamp_of(files_below(objects))
     if stamp.is_file() and stamp.read_text() == now:
         return
-    done = git.done("fsck", "--full", "--no-dangling", "--no-progress", "--connectivity-only", accept=())
-    packs = [git.done("verify-pack", file, accept=()) for file in sorted(objects.glob("pack/*.idx"))]
-    loose = git.done("fsck", "--no-full", "--no-dangling", "--no-progress", accept=())
+    done = git.done("fsck", "--full", "--no-dangling", "--no-progress", "--connectivity-only", check=False)
+    packs = [git.done("verify-pack", file, check=False) for file in sorted(objects.glob("pack/*.idx"))]
+    loose = git.done("fsck", "--no-full", "--no-dangling", "--no-progress", check=False)
     for looked in (done, *packs, loose):
         if looked.code:
             said = (looked.err or looked.out).decode(errors="replace").strip().splitlines()

@@ -85,6 +85,7 @@ class Git:
         stdin: bytes | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
+        check: bool = True,
         accept: Sequence[int] = (0,),
         error: type[SparkforgeError] = CheckFailed,
         do: str = "",
@@ -100,6 +101,7 @@ class Git:
             stdin=stdin,
             env=environment(env),
             cwd=cwd or self.work_tree,
+            check=check,
             accept=accept,
             error=error,
             do=do,
@@ -111,10 +113,9 @@ class Git:
         stdin: bytes | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        accept: Sequence[int] = (0,),
     ) -> bytes:
         """Standard output of one git command, as bytes."""
-        return self.done(*args, stdin=stdin, env=env, cwd=cwd, accept=accept).out
+        return self.done(*args, stdin=stdin, env=env, cwd=cwd).out
 
     def text(
         self,
@@ -122,11 +123,10 @@ class Git:
         stdin: bytes | None = None,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        accept: Sequence[int] = (0,),
     ) -> str:
         """Standard output of one git command, as stripped text."""
-        return self.run(*args, stdin=stdin, env=env, cwd=cwd, accept=accept).decode().strip()
+        return self.run(*args, stdin=stdin, env=env, cwd=cwd).decode().strip()
 
     def has(self, name: str) -> bool:
         """Whether the repository holds this object."""
-        return self.done("cat-file", "-e", name, accept=()).code == 0
+        return self.done("cat-file", "-e", name, check=False).code == 0

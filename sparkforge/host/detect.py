@@ -139,7 +139,7 @@ def installable(packages: Iterable[str]) -> frozenset[str]:
     """Those of the packages that apt has a candidate for, by the lists that it has now."""
     found = set()
     for package in packages:
-        done = run(["apt-cache", "policy", package], accept=())
+        done = run(["apt-cache", "policy", package], check=False)
         lines = [line.split() for line in done.text.splitlines()]
         if any(len(words) > 1 and words[0] == "Candidate:" and words[1] != "(none)" for words in lines):
             found.add(package)
@@ -152,4 +152,4 @@ def _path() -> str:
 
 
 def _answers(engine: Engine) -> bool:
-    return run([engine.program, "version"], accept=()).code == 0
+    return run([engine.program, "version"], check=False).code == 0

@@ -79,7 +79,7 @@ def _private() -> list[str]:
     one does not. In a namespace of its own they go with it.
     """
     words = ["unshare", "--mount", "--propagation", "private"]
-    if os.geteuid() != 0 or shutil.which("unshare") is None or run([*words, "true"], accept=()).code:
+    if os.geteuid() != 0 or shutil.which("unshare") is None or run([*words, "true"], check=False).code:
         return []
     return words
 
@@ -88,7 +88,7 @@ def mirrors() -> list[str]:
     """Lines of this machine's apt sources for the suite and its updates; none where it is configured for another."""
     if shutil.which("apt-get") is None:
         return []
-    done = run(["apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages"], accept=())
+    done = run(["apt-get", "indextargets", "--format", _FIELDS, "Created-By: Packages"], check=False)
     lines: list[str] = []
     for line in done.text.splitlines():
         uri, release, component, key, label = line.split("|")
@@ -104,7 +104,7 @@ def proxies() -> list[str]:
     """Options of this machine's apt that say how to reach a mirror; they do not stay in the image."""
     if shutil.which("apt-config") is None:
         return []
-    done = run(["apt-config", "dump", "Acquire"], accept=())
+    done = run(["apt-config", "dump", "Acquire"], check=False)
     wanted = ("Acquire::http::Proxy ", "Acquire::https::Proxy ", "Acquire::https::CaInfo ")
     return [line.rstrip(";") for line in done.text.splitlines() if line.startswith(wanted) and '""' not in line]
 

@@ -206,7 +206,7 @@ def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[s
         _lay(laid, folder, said.tree)
         variables = {**_plain(), **laid, "FLASHINFER_CUDA_ARCH_LIST": " ".join(said.archs)}
         words: list[str | Path] = [python, SCRIPTS / SCRIPT, "--stub", stub, "--out", work / _OUT, *options]
-        done = proc.run(words, cwd=work, env=variables, accept=(), timeout=_SECONDS)
+        done = proc.run(words, cwd=work, env=variables, check=False, timeout=_SECONDS)
         return _report(work, done.code, (done.err or done.out).decode(errors="replace"))
 
 

@@ -28,10 +28,10 @@ def of(root: Path) -> Revision:
     if not (root / ".git").exists():
         return Revision("", "1970-01-01T00:00:00Z")
     said = git.done(
-        "log", "-1", "--format=%H %cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", env={"TZ": "UTC"}, accept=()
+        "log", "-1", "--format=%H %cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", env={"TZ": "UTC"}, check=False
     )
     if said.code:
         return Revision("", "1970-01-01T00:00:00Z")
     commit, _, date = said.text.partition(" ")
-    changed = git.done("status", "--porcelain", "--untracked-files=no", accept=()).text
+    changed = git.done("status", "--porcelain", "--untracked-files=no", check=False).text
     return Revision(f"{commit}-dirty" if changed else commit, date)

@@ -171,7 +171,7 @@ def own_nvcc(version: str) -> Path | None:
 
 def nvcc_version(nvcc: Path) -> str:
     """Version that an nvcc names, as 13.0.88; empty when it names none."""
-    found = re.search(r"\bV([0-9]+\.[0-9]+\.[0-9]+)", run([nvcc, "--version"], accept=()).text)
+    found = re.search(r"\bV([0-9]+\.[0-9]+\.[0-9]+)", run([nvcc, "--version"], check=False).text)
     return found[1] if found else ""
 
 

@@ -94,14 +94,14 @@ def opened(at: Place, path: Path | None = None) -> WorkTree:
     if not (path / ".git").is_dir():
         raise BadInput(f"there is no work tree at {shown(path)}", do=remedy)
     git = Git(path / ".git", path)
-    base = git.done("rev-parse", "--verify", "--quiet", BASE, accept=()).text
+    base = git.done("rev-parse", "--verify", "--quiet", BASE, check=False).text
     if not base:
         raise BadInput(f"{shown(path)} is a repository of another kind", why=f"it has no {BASE}", do=remedy)
     if base != at.commit:
         raise BadInput(
             f"{shown(path)} stands on another pin", why=f"its base is {base}, the pin is {at.commit}", do=remedy
         )
-    head = git.done("rev-parse", "--verify", "--quiet", "HEAD", accept=()).text
+    head = git.done("rev-parse", "--verify", "--quiet", "HEAD", check=False).text
     if not head:
         raise BadInput(f"{shown(path)} has no commit at its head", do="git checkout series")
     return WorkTree(path, base, head)
@@ -116,7 +116,7 @@ def uncommitted(tree: WorkTree) -> tuple[str, ...]:
 def _untouched(path: Path) -> None:
     tree = WorkTree(path, "", "")
     git = tree.git
-    start = git.done("rev-parse", "--verify", "--quiet", START, accept=()).text if (path / ".git").is_dir() else ""
+    start = git.done("rev-parse", "--verify", "--quiet", START, check=False).text if (path / ".git").is_dir() else ""
     if not start:
         raise BadInput(f"{shown(path)} is not empty and no work tree of ours", do="name another place")
     if git.text("rev-parse", "HEAD") != start or uncommitted(tree):

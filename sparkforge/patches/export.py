@@ -60,7 +60,7 @@ def export(at: Place, path: Path | None = None, *, allow_loss: bool = False, ref
     tree = opened(at, path)
     _ready(tree)
     old = lines.load(at.folder) if (at.folder / ORDER_FILE).is_file() else Series(at.name, "", at.folder, ())
-    begun = tree.git.done("config", FROM, accept=()).text
+    begun = tree.git.done("config", FROM, check=False).text
     if begun != old.sha256 and not allow_loss:
         raise CheckFailed(
             f"{shown(at.folder)} changed since the work tree was made",

@@ -145,7 +145,7 @@ def tree(git: Git, base_tree: str, series: Series) -> str:
     traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], _title(series))
     with _index(git, base_tree) as (env, folder):
         files = _written(series.patches, folder)
-        if files and git.done("apply", "--cached", *files, env=env, cwd=folder, accept=()).code != 0:
+        if files and git.done("apply", "--cached", *files, env=env, cwd=folder, check=False).code != 0:
             raise _refused(git, base_tree, series)
         return git.text("write-tree", env=env, cwd=folder)
 

@@ -51,7 +51,7 @@ def changes(git: Git, base: str, patches: Sequence[tuple[str, bytes]]) -> tuple[
         git.run("update-index", "-z", "--index-info", stdin=lines.encode("utf-8", "surrogateescape"), env=env)
         for file, raw in patches:
             (folder / file).write_bytes(raw)
-            if git.done("apply", "--cached", folder / file, env=env, cwd=folder, accept=()).code != 0:
+            if git.done("apply", "--cached", folder / file, env=env, cwd=folder, check=False).code != 0:
                 break
             before, now = now, _listed(git.run("ls-files", "--stage", "-z", env=env, cwd=folder))
             change: Change = {path: entry for path, entry in now.items() if before.get(path) != entry}

@@ -88,7 +88,7 @@ def _then(sources: Sources, git: Git, name: str, trees: Mapping[str, str]) -> st
 
 
 def _blob(git: Git, tree: str, path: str) -> str:
-    done = git.done("rev-parse", "--verify", "--quiet", f"{tree}:{path}", accept=())
+    done = git.done("rev-parse", "--verify", "--quiet", f"{tree}:{path}", check=False)
     return "" if done.code else done.text
 
 
@@ -99,7 +99,7 @@ def _recorded(sources: Sources, upstream: str) -> str:
 def _checkout(sources: Sources, commit: str, name: str, value: str) -> str:
     if not commit:
         return value
-    done = Git(sources.root / ".git").done("cat-file", "blob", f"{commit}:{name}", accept=())
+    done = Git(sources.root / ".git").done("cat-file", "blob", f"{commit}:{name}", check=False)
     if done.code:
         raise BadInput(f"{name} is not in commit {commit}", why=done.err.decode(errors="replace").strip())
     return sha256_bytes(done.out)

@@ -138,7 +138,7 @@ def _named(profile: Profile, program: str, tag: str) -> Image:
 
 
 def _labels(program: str, tag: str) -> dict[str, str]:
-    done = proc.run([program, "image", "inspect", "--format", "{{json .Config.Labels}}", tag], accept=())
+    done = proc.run([program, "image", "inspect", "--format", "{{json .Config.Labels}}", tag], check=False)
     if done.code:
         raise EnvironmentLacks(f"there is no image {tag}", why=f"looked in: {program}", do="invoke build")
     return dict(json.loads(done.text) or {})
@@ -163,7 +163,7 @@ def run(services: Sequence[Service], image: Image, *, dry: bool = False) -> None
     for mount in service.mounts:
         if mount.make:
             Path(mount.source.value).mkdir(parents=True, exist_ok=True)
-    done = proc.run(words, stream=True, accept=())
+    done = proc.run(words, stream=True, check=False)
     if done.code == _KILLED:
         raise CheckFailed(
             "the container was killed",

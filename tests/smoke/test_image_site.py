@@ -43,10 +43,10 @@ class Process:
     def logs(self):
         return self.log.read_text()
 
-    def exec(self, command, *, accept=(0,)):
+    def exec(self, command, *, check=True):
         paths = {one.target: one.source for one in self.launch.mounts}
         words = [str(paths[str(Path(word).parent)] / Path(word).name) for word in command[1:]]
-        return run([self.python, *words], accept=accept)
+        return run([self.python, *words], check=check)
 
     def stop(self, *, grace=30.0):
         self.process.send_signal(signal.SIGTERM)
