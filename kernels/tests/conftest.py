@@ -31,18 +31,23 @@ def reference(load):
     return load("mxfp4_reference")
 
 
-def build_host(folder, *flags):
+def build_host(folder, *flags, source="mxfp4_host"):
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler: the numerics were NOT tested")
-    library = folder / "mxfp4_host.so"
-    source = KERNELS / "tests" / "host" / "mxfp4_host.cc"
+    library = folder / f"{source}.so"
+    path = KERNELS / "tests" / "host" / f"{source}.cc"
     warnings = ["-Wall", "-Wextra", "-Werror"]
     command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared", *warnings, *flags, f"-I{KERNELS}/include"]
-    subprocess.run([*command, "-o", library, source], check=True)
+    subprocess.run([*command, "-o", library, path], check=True)
     return ctypes.CDLL(str(library))
 
 
 @pytest.fixture(scope="session")
 def host(tmp_path_factory):
     return build_host(tmp_path_factory.mktemp("host"))
+
+
+@pytest.fixture(scope="session")
+def mma_host(tmp_path_factory):
+    return build_host(tmp_path_factory.mktemp("mma"), source="mma_host")
