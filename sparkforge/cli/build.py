@@ -122,7 +122,6 @@ def overlay(_: Context, into: str, revert: bool = False, stack: str = "vllm-0.21
         "engine": _ENGINE,
         "model": "folder of a model; a tiny random gpt-oss is made where none is named",
         "venv": "smoke a virtual environment with vLLM instead of an image",
-        "against": "tag of another image, or a virtual environment: look whether both answer every request alike",
         "json": JSON,
         "stack": STACK,
     }
@@ -136,7 +135,6 @@ def smoke(
     engine: str = "auto",
     model: str = "",
     venv: str = "",
-    against: str = "",
     json: bool = False,
     stack: str = "vllm-0.21",
 ) -> None:
@@ -149,14 +147,7 @@ def smoke(
     folder = Path(model) if model else None
     if folder is not None and not folder.is_dir():
         raise BadInput(f"{model} is no folder", why="--model takes a folder of weights on this machine")
-    if folder is not None and against:
-        raise BadInput("--against takes no --model", why="its requests are made for the tiny random gpt-oss")
-    if against:
-        from sparkforge.smoke import against as comparing
-
-        named = venv or image or request.parse(of_stack, arch=arch, target=target, platform=platform, engine=engine).tag
-        report = comparing.against(*(comparing.place(store, one, engine) for one in (named, against)), store=store)
-    elif venv:
+    if venv:
         report = smoking.smoke_venv(Path(venv), store=store, model=folder)
     else:
         tag = image or request.parse(of_stack, arch=arch, target=target, platform=platform, engine=engine).tag

@@ -34,9 +34,11 @@ TINY_FLAGS = (
     "--max-num-batched-tokens=256",
     "--enforce-eager",
     # vLLM takes the vocabulary of harmony for granted when it reads model_type gpt_oss, and fetches it from the
-    # network before it serves. Only its chat and responses endpoints ask for the type; the model is chosen by
+    # network before it serves. Only its chat and responses endpoints ask for the type: the model is chosen by
     # its architecture, and completions run the same code under either name.
     '--hf-overrides={"model_type": "gpt_oss_without_harmony"}',
+    # The parser that vLLM takes for gpt-oss wants harmony too; this one takes the whole text as the answer.
+    "--reasoning-parser=deepseek_v3",
 )
 TINY_GPU_FLAGS = ("--gpu-memory-utilization=0.2",)
 ENV = {

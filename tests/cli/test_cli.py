@@ -34,8 +34,6 @@ def typed(*words, **env):
         (("build", "--stack", "vllm-9"), 2, "stacks: vllm-0.21"),
         (("smoke", "--model", "/nowhere"), 2, "is no folder"),
         (("overlay", "--into", "/nowhere", "--revert"), 2, "no virtual environment"),
-        (("rebase",), 3, "not in this version"),
-        (("check",), 3, "not in this version"),
         (("serve", "--profile", "fast"), 2, "profiles: gpt-oss-120b-eagle3"),
     ],
 )

@@ -1,7 +1,9 @@
 """Two environments with the CPU build of vLLM: as published, and with the whole series laid over it."""
 
+import importlib.util
 import os
 import shutil
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,9 +15,18 @@ from sparkforge.core.store import Store
 from sparkforge.inputs.recipes import load_stack
 from sparkforge.overlay import into_venv as laying
 from sparkforge.overlay.of_stack import overlays
-from sparkforge.smoke import against, asks
 from sparkforge.smoke.tiny.make import make
 from sparkforge.smoke.venv_site import VenvSite
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # the modules beside this file
+import against  # noqa: E402
+import asks  # noqa: E402
+
+_spec = importlib.util.spec_from_file_location("smoke_conftest", HERE.parent / "smoke" / "conftest.py")
+_smoke = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_smoke)
+fake_venv = _smoke.fake_venv
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,11 @@ import ast
 import re
 import subprocess
 
+import against
+import asks
 import pytest
 
 from sparkforge.overlay.into_venv import site_of
-from sparkforge.smoke import against, asks
 from sparkforge.smoke.checks import Verdict
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow]

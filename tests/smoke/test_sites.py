@@ -1,6 +1,5 @@
 """What is shown of a server's log when it broke."""
 
-from sparkforge.smoke.asks import steps
 from sparkforge.smoke.sites import fault_lines
 
 REFUSED = [
@@ -50,9 +49,3 @@ def test_a_fault_below_python_is_one():
 def test_a_long_line_is_cut():
     (line,) = shown(["x" * 3000], 1)
     assert line == "x" * 400 + " ..."
-
-
-def test_a_seed_comes_with_others_only_where_its_prompt_cannot_be_divided():
-    (asks,) = [step.asks for step in steps("x") if len(step.asks) > 1 and not step.held]
-    assert [len(ask.body["prompt"]) for ask in asks if "seed" in ask.body] == [1]
-    assert [isinstance(ask.body["prompt"], list) for ask in asks if "seed" in ask.body] == [True]

@@ -4,6 +4,7 @@ import re
 import struct
 from dataclasses import replace
 
+import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +14,10 @@ from sparkforge.core.hashing import sha256_tree
 from sparkforge.core.store import Store
 from sparkforge.smoke.tiny.make import make, write
 from sparkforge.smoke.tiny.shape import Shape, config
-from sparkforge.smoke.tiny.tokenizer import SPECIAL, alphabet, tokenizer
+from sparkforge.smoke.tiny.tokenizer import CHAT_TEMPLATE, SPECIAL, tokenizer
 from sparkforge.smoke.tiny.weights import Tensor, bf16, draw, tensors
 
-SMALL = Shape(hidden=32, intermediate=32, layers=2, heads=2, kv_heads=1, experts=4, vocab=300)
+SMALL = Shape(hidden=32, intermediate=32, layers=2, heads=2, kv_heads=1, experts=4, vocab=520)
 
 
 def test_it_is_made_once_for_a_shape(tmp_path):
@@ -38,7 +39,8 @@ def test_its_bytes_follow_from_shape_and_seed(tmp_path):
 
 def test_the_default_has_the_bytes_that_the_limits_of_regret_were_measured_on(tmp_path):
     write(tmp_path, Shape())
-    assert sha256_tree(tmp_path) == "0ca23044f9015bc99a655f00f90233fd939c66f05a69c294565c7b20ffa671a8"
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert sha256_tree(tmp_path) == "a288704dfeffeea0c3783c901a499d2e01b88c2b34bd6cb809837f41b711288d"
 
 
 def test_the_file_of_weights_is_whole(tmp_path):
@@ -79,20 +81,42 @@ def test_values_have_the_mean_and_spread_asked_for():
     assert spread == pytest.approx(0.5, rel=0.02)
 
 
-@pytest.mark.parametrize("vocab", [265, 300, 512, 5000])
+@pytest.mark.parametrize("vocab", [512, 520, 5000])
 def test_every_id_has_one_token_and_every_merge_its_parts(vocab):
     made = tokenizer(vocab)
     known = made["model"]["vocab"]
     ids = sorted([*known.values(), *(one["id"] for one in made["added_tokens"])])
     assert ids == list(range(vocab))
+    assert len(made["model"]["merges"]) == 247
     for left, right in made["model"]["merges"]:
         assert {left, right, left + right} <= known.keys()
         assert known[left + right] > max(known[left], known[right])
 
 
 def test_every_byte_is_a_token():
-    assert len(set(alphabet())) == 256
-    assert not re.search(r"\s", "".join(alphabet()))
+    """Printable bytes of Latin-1 stand for themselves, the others for the characters from U+0100 on, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    spare = iter(range(0x100, 0x200))
+    letters = [chr(byte) if byte in printable else chr(next(spare)) for byte in range(256)]
+    known = tokenizer()["model"]["vocab"]
+    assert [known[letter] for letter in letters] == list(range(256))
+
+
+def test_special_tokens_come_last_and_are_those_of_gpt_oss():
+    for vocab in (512, 520):
+        made = tokenizer(vocab)["added_tokens"]
+        assert [one["content"] for one in made] == list(SPECIAL)
+        assert [one["id"] for one in made] == list(range(vocab - len(SPECIAL), vocab))
+
+
+def test_the_chat_template_makes_text_of_messages(tmp_path):
+    write(tmp_path, SMALL)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    rendered = jinja2.Template(config["chat_template"]).render(
+        messages=[{"role": "system", "content": "a"}, {"role": "user", "content": "b"}], add_generation_prompt=True
+    )
+    assert rendered == "<|start|>system<|message|>a<|end|><|start|>user<|message|>b<|end|><|start|>assistant"
+    assert set(re.findall(r"<\|\w+\|>", CHAT_TEMPLATE)) <= set(SPECIAL)
 
 
 def test_the_names_that_the_reasoning_parser_looks_up_are_there():
@@ -111,6 +135,6 @@ def test_a_shape_that_cannot_be_is_refused(wrong):
         Shape(**wrong)
 
 
-def test_a_vocabulary_without_room_for_bytes_is_refused():
+def test_a_vocabulary_smaller_than_the_file_is_refused():
     with pytest.raises(BadInput):
-        tokenizer(264)
+        tokenizer(511)

@@ -13,7 +13,7 @@ from sparkforge.smoke.tiny.shape import MAX_POSITIONS, Shape, config, generation
 from sparkforge.smoke.tiny.weights import write_weights
 
 KIND = "tiny-model"
-_GENERATOR = ("shape.py", "weights.py", "tokenizer.py", "make.py")
+_GENERATOR = ("shape.py", "weights.py", "tokenizer.py", "tokenizer.json", "make.py")
 
 
 def make(store: Store, shape: Shape | None = None) -> Path:

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
-from sparkforge.smoke.answers import Answer
-from sparkforge.smoke.asks import Ask
+from answers import Answer
+from asks import Ask
 
 VARYING = (
     ("system_fingerprint",),  # a hash of vLLM's configuration, in which a switch of the series is one entry more

@@ -6,29 +6,24 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import asks
+from alike import difference
+from answers import Answer, Asker
+from asks import Ask, Step
+
 from sparkforge.core.console import say
 from sparkforge.core.errors import CheckFailed
-from sparkforge.core.store import Store
-from sparkforge.engine import choose
-from sparkforge.smoke import asks
-from sparkforge.smoke.alike import difference
-from sparkforge.smoke.answers import Answer, Asker
-from sparkforge.smoke.asks import Ask, Step
 from sparkforge.smoke.checks import Check, check
-from sparkforge.smoke.container_site import ImageSite
-from sparkforge.smoke.report import SmokeReport
 from sparkforge.smoke.run import ENV, NAME, TINY_FLAGS, Bounds
 from sparkforge.smoke.sites import Server, Site, fault_lines
-from sparkforge.smoke.tiny.make import make
-from sparkforge.smoke.venv_site import VenvSite
 from sparkforge.smoke.waiting import first_token
 
-_BROKEN = 500  # nothing that is asked may be an error of the server's own
+_BROKEN = 500  # no request may meet an error of the server's own
 Taken = list[tuple[Ask, Answer]]
-# Fewer tokens in a pass than smoke's: the first pass is the longest part of a start on one core.
+# Fewer tokens in a pass than smoke has: the first pass is the longest part of a start on one core.
 _BATCH = "--max-num-batched-tokens="
-_FLAGS = (*(flag for flag in TINY_FLAGS if not flag.startswith(_BATCH)), f"{_BATCH}64", *asks.FLAGS)
-# One thread for each server, bound to no core: the order of sums is then no matter of how many cores are free.
+_FLAGS = (*(flag for flag in TINY_FLAGS if not flag.startswith(_BATCH)), f"{_BATCH}64")
+# One thread for each server, bound to no core: the order of sums then does not depend on how many cores are free.
 _ALONE = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
@@ -41,18 +36,18 @@ def taken(
     steps: Callable[[str], Iterable[Step]] = asks.steps,
     bounds: Bounds | None = None,
 ) -> Taken:
-    """A server's answers: started on a tiny model, asked, stopped.
+    """Start a server on a tiny model, ask it, stop it; its answers.
 
     Args:
         site: where it starts.
         model: directory of a tiny model.
         flags: more words for `vllm serve`.
         env: more variables for it.
-        steps: what it is asked, a function of the model's name.
+        steps: the requests, a function of the model's name.
         bounds: how long things may take.
 
     Raises:
-        CheckFailed: it does not start, leaves a request without an answer, or answers that it is broken.
+        CheckFailed: it does not start, does not answer a request, or answers with an error of its own.
     """
     limits = bounds or Bounds()
     words = [f"--served-model-name={NAME}", *_FLAGS, *flags]
@@ -74,7 +69,7 @@ def _asked(server: Server, subject: str, begun: float, limits: Bounds, steps: Ca
     say(f"    {len(found)} answers {time.monotonic() - begun:.1f} s after the start")
     broken = [f"{ask.name}: {answer.body}" for ask, answer in found if answer.status == _BROKEN]
     if broken or not server.alive():
-        raise CheckFailed(f"{subject} broke under what it was asked", why="\n".join(broken) or "it has ended")
+        raise CheckFailed(f"{subject} broke under these requests", why="\n".join(broken) or "it has ended")
     return found
 
 
@@ -95,47 +90,3 @@ def _verdicts(one: Taken, other: Taken) -> Iterator[Check]:
             return f"status {left.status}, {'the same form' if ask.loose else 'equal'}", {}
 
         yield check(ask.name, look)
-
-
-def place(store: Store, name: str, engine: str = "auto") -> Site:
-    """Where servers of a virtual environment, or of an image, start.
-
-    Raises:
-        BadInput: no such image, and no such environment.
-    """
-    if Path(name, "bin", "vllm").is_file():
-        return VenvSite(Path(name).absolute())
-    return ImageSite(choose.find(store, name, engine), name)
-
-
-def against(
-    site: Site,
-    other: Site,
-    *,
-    store: Store,
-    steps: Callable[[str], Iterable[Step]] = asks.steps,
-    bounds: Bounds | None = None,
-) -> SmokeReport:
-    """Start one, ask it, stop it; the same with the other; hold their answers against each other.
-
-    Args:
-        site: the one that is looked at.
-        other: the one that it shall answer like.
-        store: where the tiny model is kept.
-        steps: what they are asked, a function of the model's name.
-        bounds: how long things may take.
-
-    Raises:
-        CheckFailed: one of them does not start, or leaves a request without an answer.
-    """
-    begun = time.monotonic()
-    model = make(store)
-    first, second = (taken(one, model, steps=steps, bounds=bounds) for one in (site, other))
-    report = SmokeReport(
-        f"{site.subject} against {other.subject}",
-        "tiny gpt-oss",
-        compared(first, second),
-        time.monotonic() - begun,
-    )
-    say(f"  {report.summary}")
-    return report

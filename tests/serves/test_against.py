@@ -6,15 +6,14 @@ import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import against
 import pytest
+from answers import Answer, Asker
+from asks import Ask, Step
 
 from sparkforge.core.errors import CheckFailed
-from sparkforge.smoke import against
-from sparkforge.smoke.answers import Answer, Asker
-from sparkforge.smoke.asks import Ask, Step
 from sparkforge.smoke.checks import Verdict
 from sparkforge.smoke.client import NoReply
-from sparkforge.smoke.container_site import ImageSite
 from sparkforge.smoke.run import Bounds
 from sparkforge.smoke.venv_site import VenvSite
 
@@ -86,7 +85,7 @@ def test_no_answer_is_no_reply(server):
 
 
 def test_a_held_step_is_queued_in_order_before_the_engine_goes_on(server, monkeypatch):
-    monkeypatch.setattr("sparkforge.smoke.answers._QUEUE_SECONDS", 0.1)
+    monkeypatch.setattr("answers._QUEUE_SECONDS", 0.1)
     asks = tuple(Ask(str(place), "/x", place) for place in range(4))
     found = server.asker.take([Step(asks, held=True)])
     assert [(ask.name, answer.body) for ask, answer in found] == [(str(n), {"echo": n}) for n in range(4)]
@@ -143,15 +142,6 @@ class Faulty(VenvSite):
         return super().start(model, flags, {**env, "FAKE_FAULT": self.fault}, user=user)
 
 
-@pytest.mark.parametrize(("fault", "passed"), [("", True), ("no usage", False), ("usage off", False)])
-def test_one_server_is_held_against_another(fake_venv, store, fault, passed, capsys):
-    one = fake_venv()
-    report = against.against(Faulty(one), Faulty(one, fault=fault), store=store, steps=once, bounds=PATIENT)
-    assert report.passed is passed
-    assert [check.name for check in report.checks] == ["greedy"]
-    assert report.summary in capsys.readouterr().err
-
-
 def test_a_server_that_leaves_a_request_without_an_answer_shows_its_log(fake_venv, tmp_path):
     def gone(model):
         yield Step((Ask("models", "/v1/models"),))
@@ -172,13 +162,6 @@ def test_a_server_that_is_broken_is_no_comparison(server, fake_venv, tmp_path, m
         against.taken(VenvSite(fake_venv()), tmp_path, steps=broken, bounds=PATIENT)
     assert "engine is dead" in failed.value.why
     assert "fake server: words" in failed.value.why
-
-
-def test_a_name_is_a_virtual_environment_or_an_image(fake_venv, store, monkeypatch):
-    where = fake_venv()
-    assert against.place(store, str(where)) == VenvSite(where)
-    monkeypatch.setattr("sparkforge.engine.choose.find", lambda store, tag, engine: (tag, engine))
-    assert against.place(store, "x:1", "buildah") == ImageSite(("x:1", "buildah"), "x:1")
 
 
 def test_a_token_that_differs_fails_and_names_the_place():

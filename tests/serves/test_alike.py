@@ -4,10 +4,9 @@ import copy
 import json
 
 import pytest
-
-from sparkforge.smoke.alike import difference
-from sparkforge.smoke.answers import Answer
-from sparkforge.smoke.asks import Ask, steps
+from alike import difference
+from answers import Answer
+from asks import Ask, steps
 
 WHOLE = Ask("whole", "/v1/completions", {})
 STREAM = Ask("stream", "/v1/completions", {"stream": True})
@@ -198,3 +197,9 @@ def test_every_request_has_a_name_of_its_own_and_can_be_sent():
 def test_only_what_is_under_way_by_chance_is_loose():
     for step in steps("smoke"):
         assert all(ask.loose for ask in step.asks) == (len(step.asks) > 1 and not step.held)
+
+
+def test_a_seed_comes_with_others_only_where_its_prompt_cannot_be_divided():
+    (asks,) = [step.asks for step in steps("x") if len(step.asks) > 1 and not step.held]
+    assert [len(ask.body["prompt"]) for ask in asks if "seed" in ask.body] == [1]
+    assert [isinstance(ask.body["prompt"], list) for ask in asks if "seed" in ask.body] == [True]

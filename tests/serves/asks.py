@@ -15,17 +15,6 @@ from typing import Any
 
 from sparkforge.smoke.regret import PROMPTS
 
-# Templates come with a checkpoint; the tiny one has none.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|start|>{{ message.role }}<|message|>{{ message.content }}<|end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
-)
-FLAGS = (
-    f"--chat-template={CHAT_TEMPLATE}",
-    # The parser that vLLM takes for gpt-oss refuses a chat in one reply: that is harmony's business, whose vocabulary
-    # is not here. This one takes the whole text as the answer.
-    "--reasoning-parser=deepseek_v3",
-)
 ENV = {"VLLM_SERVER_DEV_MODE": "1"}  # for /pause and /resume
 MODEL_LENGTH = 1024  # tokens, as smoke serves the tiny model
 _SHORT, _LONG = PROMPTS

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import requests
+from asks import Ask, Step
 
 from sparkforge.core.errors import CheckFailed
-from sparkforge.smoke.asks import Ask, Step
 from sparkforge.smoke.client import NoReply
 
 _SILENCE_SECONDS = 300.0
