@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from invoke.context import Context
@@ -52,6 +51,7 @@ def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = ""
     """Read the compiled code: ELF machine, architectures, block-scaled MMA, traps."""
     from sparkforge.inputs import toolchain
     from sparkforge.inputs.kernel_list import load_kernels
+    from sparkforge.inspect.kernel_audit import COLUMNS
     from sparkforge.inspect.kernel_audit import audit as read
     from sparkforge.kernels import library as kernels
 
@@ -69,7 +69,7 @@ def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = ""
     if json:
         put(report.as_json())
     else:
-        print("\n".join(_lines(report.as_json()["functions"])))
+        print(console.table(COLUMNS, report.rows()))
     for finding in report.findings:
         console.say(
             f"{finding.severity.value}: [{finding.rule}] {finding.says}"
@@ -78,14 +78,6 @@ def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = ""
     if not report.passed:
         raise CheckFailed(f"{path} is not what was asked for")
     console.say(f"{path}: sound")
-
-
-def _lines(functions: Iterable[dict[str, object]]) -> list[str]:
-    return [
-        f"{one['arch']}  {one['name']}: {one['instructions']} instructions, {one['registers']} registers, "
-        f"{one['shared']} bytes of shared memory, mma {one['mma'] or 'none'}"
-        for one in functions
-    ]
 
 
 @task

@@ -9,24 +9,29 @@ from invoke.tasks import task
 
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
-from sparkforge.core.errors import CheckFailed
+from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.patches import listing
 
 _UPSTREAM = "vllm or flashinfer; all where none is named"
 _PATH = "the work tree; build/edit/UPSTREAM where none is named"
 
 
-@task(name="list", help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})
-def list_(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
-    """Every patch: id, title, status, files, lines, tests, and when it can go."""
+@task(name="list", help={"upstream": _UPSTREAM, "only": "id of one patch: say all of it", "json": JSON, "stack": STACK})
+def list_(_: Context, upstream: str = "", only: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
+    """Every patch: id, title, status and lines; with --only its files, tests, and when it can go."""
     from sparkforge.patches import place
 
     at = place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ())
-    rows = listing.rows(at)
+    rows = [row for row in listing.rows(at) if only in {"", row.id}]
+    if not rows:
+        raise BadInput(f"no patch is {only}", do="invoke patches.list")
     if json:
         put(rows)
+    elif only:
+        print(console.table(("", ""), [line for row in rows for line in listing.details(row)]))
     else:
         print(console.table(listing.HEAD, [listing.cells(row) for row in rows]))
+        console.say("\nMore on one of them: invoke patches.list --only ID")
 
 
 @task(help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})

@@ -1,36 +1,62 @@
-"""What a person sees while we work: steps with what, why and how long; progress; tables."""
+"""What a person sees while we work: steps, progress and tables.
+
+Tables go to standard output, the rest to standard error, so that a pipe carries results alone. Colours and moving
+bars are for terminals only, and NO_COLOR (https://no-color.org) turns colours off. `rich` is imported when it draws.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+WIDTH = 100  # columns of a table, in a pipe too; a narrower terminal gets a narrower table
+
+_STYLES = {
+    "green": ("cached", "done", "fresh", "loads", "ok", "on", "passed", "proved", "sound"),
+    "red": ("error", "failed", "missing", "not proved", "refused", "FAILED"),
+    "yellow": ("plan", "skipped", "stale", "unstamped", "warning"),
+}
+_STYLE_OF = {word: style for style, words in _STYLES.items() for word in words}
+_LOG_SECONDS = 10.0  # between two lines of progress where there is no terminal
 
 _quiet = False
 
 
 def quiet(on: bool = True) -> None:
-    """Keep standard output for `--json`: everything for people goes nowhere."""
+    """Keep standard output for `--json`: say nothing to people but warnings."""
     global _quiet  # noqa: PLW0603  one process, one terminal
     _quiet = on
 
 
 def say(text: str = "") -> None:
-    """One line for people, on standard error, so that standard output carries results alone."""
+    """Print a line for people on standard error."""
     if not _quiet:
         print(text, file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """A line that asks for attention; shown even when quiet."""
-    print(f"warning: {text}", file=sys.stderr, flush=True)
+    """Print a line that asks for attention, even when quiet."""
+    print(f"{_painted('warning', sys.stderr)}: {text}", file=sys.stderr, flush=True)
+
+
+def step(mark: str, text: str) -> None:
+    """Print a line about a step, with a mark such as `cached` or `plan` in front."""
+    if not _quiet:
+        say(f"[{_painted(mark, sys.stderr)}] {text}")
 
 
 def mib(size: float) -> str:
-    """Bytes for people, in MB or GB (powers of ten, as disks and downloads are sold)."""
+    """Bytes in kB, MB or GB (powers of ten, as for disks and downloads)."""
     if size >= 1e9:  # noqa: PLR2004  a GB
         return f"{size / 1e9:.2f} GB"
     if size >= 1e6:  # noqa: PLR2004  a MB
@@ -40,7 +66,7 @@ def mib(size: float) -> str:
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Say what begins, and how long it took when it has ended."""
+    """Say what begins, and when it has ended how long it took."""
     say(f"  {what} ...")
     begun = time.monotonic()
     yield
@@ -49,41 +75,98 @@ def timed(what: str) -> Iterator[None]:
 
 @dataclass
 class Meter:
-    """Bytes done of bytes to do, shown on one line of a terminal, or every few seconds in a log."""
+    """Progress of a download: a bar on a terminal, a line every ten seconds elsewhere.
+
+    Use as a context manager; the end of the block prints the total.
+
+    Attributes:
+        what: is downloaded.
+        total: bytes to do.
+        done: bytes done.
+    """
 
     what: str
     total: int
     done: int = 0
-    _begun: float = 0.0
-    _shown: float = 0.0
+    _begun: float = field(default_factory=time.monotonic)
+    _shown: float = field(default_factory=time.monotonic)
+    _bar: Progress | None = None
 
-    def __post_init__(self) -> None:
-        self._begun = time.monotonic()
+    def __enter__(self) -> Self:
+        if _moves(sys.stderr) and not _quiet:
+            self._bar = _bar(self.what, self.total)
+            self._bar.start()
+        return self
 
     def add(self, size: int) -> None:
-        """Count bytes; shows at most four times a second on a terminal, every ten seconds elsewhere."""
+        """Count bytes; any thread may call it."""
         self.done += size
         now = time.monotonic()
-        terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        if _quiet or now - self._shown < (0.25 if terminal else 10.0):
-            return
-        self._shown = now
-        rate = self.done / max(now - self._begun, 0.001)
-        line = f"  {self.what}: {mib(self.done)} of {mib(self.total)}, {mib(rate)}/s"
-        print(f"\r{line:<76}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+        if self._bar is not None:
+            self._bar.advance(self._bar.task_ids[0], size)
+        elif now - self._shown >= _LOG_SECONDS:
+            self._shown = now
+            say(f"  {self.what}: {mib(self.done)} of {mib(self.total)}, {mib(self.done / (now - self._begun))}/s")
 
-    def end(self) -> None:
-        """Say the total and the rate."""
-        if sys.stderr.isatty() and self._shown and not _quiet:
-            print(file=sys.stderr)
-        seconds = time.monotonic() - self._begun
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
         if self.done:
-            say(f"  {self.what}: {mib(self.done)} in {seconds:.1f} s")
+            say(f"  {self.what}: {mib(self.done)} in {time.monotonic() - self._begun:.1f} s")
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Left-aligned columns, two blanks apart, for standard output."""
-    lines = [tuple(str(cell) for cell in row) for row in (head, *rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
-    return "\n".join("  ".join(cells).rstrip() for cells in padded)
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: int = WIDTH) -> str:
+    """A table for standard output, at most `width` columns wide; cells that do not fit are wrapped.
+
+    Args:
+        columns: their headings; all empty for a table without a heading.
+        rows: one cell a column; words such as `passed` or `failed` are coloured on a terminal.
+        width: upper bound in columns; a terminal's own width counts where it is smaller.
+    """
+    from rich.console import Console  # noqa: PLC0415  a build without a table does not pay for it
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns), header_style="bold")
+    for name in columns:
+        drawn.add_column(Text(name), overflow="fold")
+    for row in rows:
+        cells = [str(cell) for cell in row]
+        drawn.add_row(*(Text(cell, style=_STYLE_OF.get(cell, "")) for cell in cells))
+    out = io.StringIO()
+    fits = min(width, shutil.get_terminal_size((width, 24)).columns) if sys.stdout.isatty() else width
+    Console(file=out, width=fits, force_terminal=_colours(sys.stdout), highlight=False).print(drawn)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _moves(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _colours(stream: TextIO) -> bool:
+    return _moves(stream) and not os.environ.get("NO_COLOR")
+
+
+def _painted(word: str, stream: TextIO) -> str:
+    if not _colours(stream):
+        return word
+    from rich.style import Style  # noqa: PLC0415  as in `table`
+
+    return Style.parse(_STYLE_OF.get(word.strip(), "bold")).render(word)
+
+
+def _bar(what: str, total: int) -> Progress:
+    from rich.console import Console  # noqa: PLC0415  as in `table`
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    shows = (TextColumn("  {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*shows, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    bar.add_task(what, total=total or None)
+    return bar

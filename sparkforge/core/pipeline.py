@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sparkforge.core.console import say
+from sparkforge.core import console
 from sparkforge.core.hashing import key_of
 from sparkforge.core.store import Store, write_file
 
@@ -85,9 +85,9 @@ class Pipeline:
         why = self._why(name, inputs)
         if self.dry:
             self.ran.append(Ran(name, cached=False, why=why, seconds=0.0))
-            say(f"[plan] {name}: {why}")
+            console.step("plan", f"{name}: {why}")
             return None
-        say(f"[....] {name}: {why}")
+        console.step("....", f"{name}: {why}")
         made = make()
         self._said(name, cached=False, why=why, words=shows(made), seconds=time.monotonic() - begun)
         self._remember(name, inputs)
@@ -116,4 +116,4 @@ class Pipeline:
     def _said(self, name: str, *, cached: bool, why: str, words: str, seconds: float) -> None:
         self.ran.append(Ran(name, cached, why, round(seconds, 3)))
         mark = "cached" if cached else " done "
-        say(f"[{mark}] {name}{': ' + words if words else ''} ({seconds:.1f} s)")
+        console.step(mark, f"{name}{': ' + words if words else ''} ({seconds:.1f} s)")

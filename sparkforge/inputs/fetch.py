@@ -81,11 +81,10 @@ def fetch_all(store: Store, wanted: Iterable[Wanted], *, what: str = "downloadin
     missing = [item for item in items if held(store, item) is None]
     if missing:
         links = locate(missing)
-        meter = Meter(f"{what} {len(missing)} files", sum(sizes(links).values()))
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        size = sum(sizes(links).values())
+        with Meter(f"{what} {len(missing)} files", size) as meter, ThreadPoolExecutor(_AT_ONCE) as pool:
             for _ in pool.map(lambda item: _download(store, item, links[item.file], meter), missing):
                 pass
-        meter.end()
     return [path_of(store, item.file) for item in items]
 
 

@@ -9,7 +9,7 @@ import msgspec
 from sparkforge.patches.place import Place
 from sparkforge.patches.series import load
 
-HEAD = ("id", "title", "status", "files", "lines", "tests", "drop when")
+HEAD = ("id", "title", "status", "lines")
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -68,13 +68,14 @@ def rows(places: Iterable[Place]) -> tuple[Row, ...]:
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row for `console.table`, under HEAD."""
-    return (
-        row.id,
-        row.title,
-        row.upstream_status,
-        str(len(row.files)),
-        f"+{row.added} -{row.removed}",
-        " ".join(test.rpartition("/")[2] for test in row.tests),
-        row.drop_when,
-    )
+    """A patch in a line, under HEAD."""
+    return (row.id, row.title, row.upstream_status.partition(" ")[0], f"+{row.added} -{row.removed}")
+
+
+def details(row: Row) -> list[tuple[str, str]]:
+    """All of a patch, as pairs of a name and a value."""
+    return [(name.replace("_", " "), _shown(value)) for name, value in msgspec.structs.asdict(row).items()]
+
+
+def _shown(value: object) -> str:
+    return "\n".join(value) if isinstance(value, tuple) else str(value)
