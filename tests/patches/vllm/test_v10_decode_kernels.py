@@ -26,8 +26,9 @@ def registry():
         ((12, 1), "auto", True, True, True),
         ((12, 1), "auto", False, False, True),
         ((12, 1), "gemv", False, True, True),
-        ((12, 1), "marlin", True, False, False),
-        ((12, 1), "gemm", True, False, False),
+        ((12, 1), "marlin", True, True, False),  # the switch names the experts' kernel, and no other
+        ((12, 1), "marlin", False, False, False),
+        ((12, 1), "gemm", True, True, False),
         ((9, 0), "auto", True, False, False),
     ],
 )
