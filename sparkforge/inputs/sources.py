@@ -39,12 +39,27 @@ def pin_commit(store: Store, stack: Stack, name: str) -> Pin:
         CheckFailed: the sdist is not the pinned content, or its archive is unsound.
         EnvironmentLacks: the index does not answer.
     """
-    upstream = stack.upstreams[name]
+    return imported(store, name, stack.upstreams[name], stack.where(name, "sdist"))
+
+
+def imported(store: Store, name: str, upstream: Upstream, where: str) -> Pin:
+    """An upstream's source as a commit, under this name.
+
+    Args:
+        store: where it is kept.
+        name: what its reference and its message call it.
+        upstream: release and sdist.
+        where: what asks for it, named in errors.
+
+    Raises:
+        CheckFailed: as `pin_commit`.
+        EnvironmentLacks: as `pin_commit`.
+    """
     git = git_of(store)
     known = find(git, name, upstream)
     if known is not None:
         return known
-    sdist = fetch(store, upstream.sdist, package=upstream.package, where=stack.where(name, "sdist"))
+    sdist = fetch(store, upstream.sdist, package=upstream.package, where=where)
     with store.lock(f"pin-{name}-{upstream.release}"):
         return find(git, name, upstream) or _import(git, name, upstream, sdist)
 
