@@ -5,8 +5,9 @@
 Runs in the environment that is asked about. vLLM's own code for gpt-oss is run on a device that is not here
 (`aot_device`): attention with sinks, the MXFP4 MoE with its weights and its tuning, the sampler (`aot_routes`).
 Whatever module it asks FlashInfer for must be found ahead of time, load, and have every function that is looked up on
-it (`aot_record`); nothing is compared with any list of modules. No compiler can be reached: PATH and CUDA_HOME are
-empty folders, FLASHINFER_DISABLE_JIT is set. Exit status: 0 all of it, 1 something is missing or a route does not
+it (`aot_record`); nothing is compared with any list of modules. `--parts-out` names parts of profiles whose modules
+were left out on purpose; their routes are not run. No compiler can be reached: PATH and CUDA_HOME are empty folders,
+FLASHINFER_DISABLE_JIT is set. Exit status: 0 all of it, 1 something is missing or a route does not
 run, 2 for words that cannot be read.
 """
 
@@ -83,7 +84,7 @@ def leave_out(name: str) -> None:
     env.FLASHINFER_AOT_DIR = kept
 
 
-def run(capability: tuple[int, int], *, xqa: bool, without: str, stub: Path) -> dict[str, Any]:
+def run(capability: tuple[int, int], *, parts_out: list[str], without: str, stub: Path) -> dict[str, Any]:
     """Run every route; what was asked for, and what went wrong."""
     import aot_routes  # noqa: PLC0415  torch is imported after the environment is scrubbed
 
@@ -100,7 +101,7 @@ def run(capability: tuple[int, int], *, xqa: bool, without: str, stub: Path) -> 
     recorder = aot_record.Recorder()
     recorder.install()
     ran: list[dict[str, Any]] = []
-    for route in aot_routes.routes(xqa=xqa):
+    for route in aot_routes.routes(parts_out):
         recorder.begin(route.name)
         why = ""
         with aot_routes.switched(route.env):
@@ -137,7 +138,9 @@ def main() -> int:
     """Parse the words, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--capability", default="12.1", help="compute capability, such as 12.1")
-    parser.add_argument("--xqa", action="store_true", help="the opt-in XQA decode too")
+    parser.add_argument(
+        "--parts-out", default="", metavar="PART,...", help="parts of profiles whose modules were left out"
+    )
     parser.add_argument("--without", default="", metavar="MODULE", help="as if this module were not there")
     parser.add_argument("--stub", type=Path, default=STUB, help="a stub of libcuda.so")
     parser.add_argument("--out", type=Path, help="write JSON to a file, whatever else is printed")
@@ -149,7 +152,8 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="sparkforge-aot-") as folder:
         scrub(Path(folder))
-        ran = run((major, minor), xqa=words.xqa, without=words.without, stub=words.stub)
+        parts_out = [part for part in words.parts_out.split(",") if part]
+        ran = run((major, minor), parts_out=parts_out, without=words.without, stub=words.stub)
         found: dict[str, Any] = {"capability": words.capability, **ran}
     found["problems"] = problems(found)
     if words.out:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,34 +33,41 @@ class Route:
         run: what runs it.
         ends: functions of FlashInfer's modules that it must have called: a tuner goes on where a call of it fails.
         env: switches that it is taken with.
+        part: of a profile, in recipes/profiles/parts.yaml, that takes it; "" where every server does.
     """
 
     name: str
     run: Any
     ends: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
+    part: str = ""
 
 
-def routes(*, xqa: bool) -> list[Route]:
-    """Every route; that of XQA, which is opt-in, where it is asked for."""
+ATTENTION, XQA, MOE = "flashinfer-attention", "xqa-decode", "cutlass-moe"
+
+
+def routes(without: Collection[str]) -> list[Route]:
+    """Every route, but for those that only parts in `without` take."""
     found = []
     for cache in ("auto", "fp8"):
         for window in (None, WINDOW):
             what = f"attention with sinks, KV {'BF16' if cache == 'auto' else 'FP8'}, window {window or 'none'}"
             mixed, decode = (partial(attention, cache, window, graphs=graphs) for graphs in (False, True))
             ends = ("plan", "paged_run")
-            found += [Route(what, mixed, ends), Route(f"{what}, decode in graphs", decode, ends)]
-            if xqa:
-                found.append(Route(f"{what}, XQA", mixed, ("xqa_wrapper",), {"VLLM_FLASHINFER_XQA_DECODE": "1"}))
+            found += [
+                Route(what, mixed, ends, part=ATTENTION),
+                Route(f"{what}, decode in graphs", decode, ends, part=ATTENTION),
+                Route(f"{what}, XQA", mixed, ("xqa_wrapper",), {"VLLM_FLASHINFER_XQA_DECODE": "1"}, XQA),
+            ]
     by_itself, gemm = {"VLLM_MXFP4_MOE_KERNEL": "auto"}, {"VLLM_MXFP4_MOE_KERNEL": "gemm"}
     weights = ("block_scale_interleave_sm100",)
     found += [
-        Route("MoE, MXFP8 activations", moe, (*weights, "mxfp8_quantize", "run_moe"), by_itself),
-        Route("MoE, BF16 activations", moe, (*weights, "run_moe"), gemm | {"VLLM_MXFP4_ACTIVATION": "bf16"}),
-        Route("MoE, tuned", partial(moe, tuned=True), ("run_gemm_profile", "delay_kernel", "run_moe"), by_itself),
+        Route("MoE, MXFP8 activations", moe, (*weights, "mxfp8_quantize", "run_moe"), by_itself, MOE),
+        Route("MoE, BF16 activations", moe, (*weights, "run_moe"), gemm | {"VLLM_MXFP4_ACTIVATION": "bf16"}, MOE),
+        Route("MoE, tuned", partial(moe, tuned=True), ("run_gemm_profile", "delay_kernel", "run_moe"), by_itself, MOE),
         Route("sampler", sampler, ("top_k_sampling_from_probs", "top_p_sampling_from_probs", "top_k_mask_logits")),
     ]
-    return found
+    return [route for route in found if route.part not in without]
 
 
 def stand_on_the_cpu() -> None:

@@ -75,7 +75,16 @@ def profiles(folder: Path) -> Profiles:
         known: Profiles = json.loads((folder / "profiles.json").read_text())
     except (OSError, ValueError):
         return {}
-    return known
+    return {**known, "left_out": parts_left_out(folder)}
+
+
+def parts_left_out(folder: Path) -> dict[str, list[str]]:
+    """Parts whose compiled modules were left out of this image, with the names of those; the manifest says it."""
+    try:
+        said = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return dict(said.get("parts_left_out", {}))
 
 
 def command(words: list[str], known: Profiles) -> list[str]:
@@ -114,6 +123,12 @@ def by_profile(known: Profiles, name: str | None, parts: str, model: list[str], 
         listed = ", ".join(["soaked", "all", *profile["parts"]])
         raise Refused(f"profile {name} has no part {unknown[0]!r}", f"parts: {listed}")
     on = [part for part, one in profile["parts"].items() if one["on"] or "all" in asked or part in asked]
+    if lacking := [part for part in on if part in known["left_out"]]:
+        modules = ", ".join(known["left_out"][lacking[0]])
+        raise Refused(
+            f"this image cannot turn on {', '.join(lacking)}: it was built without {modules}",
+            "invoke build --aot all, or name only the other parts with --parts",
+        )
     groups = {group[0]: group for group in profile["words"]}
     env = dict(profile["env"])
     for part in on:

@@ -7,7 +7,7 @@ What a build gives, and what checks of it read, is a folder of the store (`build
 
 `aot.json` holds
 
-    format       1
+    format       2
     key          hash of the names and contents of all modules
     platform     linux/arm64
     archs        ["12.1f"]
@@ -19,6 +19,7 @@ What a build gives, and what checks of it read, is a folder of the store (`build
     units        for each source: module, path, object (key), seconds, cpu_seconds, peak_bytes, size, reads (number of
                  files of FlashInfer that it read)
     reads        {path: sha256} of all files of FlashInfer that any unit read, paths below the package's folder
+    left_out     {module: [part, ...]}: modules that were not compiled, since only these parts need them
 
 In an image the modules stand at site-packages/flashinfer/data/aot/<first 16 digits of key>/NAME/NAME.so; beside that
 folder `<tree>` is a link to it, and the patched FlashInfer (F-01) looks below the id of its own tree alone. The image

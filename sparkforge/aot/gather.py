@@ -27,7 +27,15 @@ class Made:
     linked: link.Linked
 
 
-def facts_of(folder: Path, made: Sequence[Made], overlay: Overlay, archs: Sequence[Arch], ready: Tools) -> facts.Facts:
+def facts_of(
+    folder: Path,
+    made: Sequence[Made],
+    overlay: Overlay,
+    archs: Sequence[Arch],
+    ready: Tools,
+    *,
+    left_out: dict[str, list[str]],
+) -> facts.Facts:
     """What the folder of a build says of itself.
 
     Args:
@@ -36,6 +44,7 @@ def facts_of(folder: Path, made: Sequence[Made], overlay: Overlay, archs: Sequen
         overlay: that the sources came from.
         archs: that they were compiled for.
         ready: what compiled them.
+        left_out: modules that were not compiled, with the parts that need them.
     """
     reads = {one.module.name: _of_flashinfer(one.objects) for one in made}
     modules = [_module(folder, one, reads[one.module.name]) for one in made]
@@ -55,6 +64,7 @@ def facts_of(folder: Path, made: Sequence[Made], overlay: Overlay, archs: Sequen
         modules=modules,
         units=[_unit(unit, one) for each in made for unit, one in zip(each.module.units, each.objects, strict=True)],
         reads=dict(sorted(item for of_one in reads.values() for item in of_one.items())),
+        left_out=left_out,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkforge.aot import compiling, gather, jobs, link, plan, tools
+from sparkforge.aot import compiling, gather, jobs, link, plan, selection, tools
 from sparkforge.aot.objects import Hashes, Objects, Tree
 from sparkforge.core.arch import Arch
 from sparkforge.core.hashing import key_of, sha256_file
@@ -37,6 +37,7 @@ class Wanted:
         archs: of SM12x, at least one.
         platform: machine that the modules are for.
         options: of `flashinfer.aot_gpt_oss.gen_modules`.
+        parts: what parts of profiles need; modules that only parts need which are off are left out. () leaves out none.
     """
 
     overlay: Overlay
@@ -44,6 +45,7 @@ class Wanted:
     archs: tuple[Arch, ...]
     platform: Platform
     options: Mapping[str, Any]
+    parts: tuple[selection.PartModules, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,12 +79,12 @@ class Modules:
 
 def key(wanted: Wanted) -> str:
     """Hash of all that a build reads; fetches nothing."""
-    code = [Path(module.__file__ or "") for module in (plan, link, gather, facts)]
+    code = [Path(module.__file__ or "") for module in (plan, link, gather, facts, selection)]
     return key_of(
         _FORMAT,
         [wanted.overlay.digest, sha256_file(wanted.wheel)],
         [arch.text for arch in wanted.archs],
-        dict(wanted.options),
+        [dict(wanted.options), [[one.part, one.on, one.modules] for one in wanted.parts]],
         tools.identity(toolchain.choose(wanted.platform)),
         [*code, Path(__file__).with_name("describe.py")],
     )
@@ -119,7 +121,9 @@ def build(store: Store, wanted: Wanted, python: Callable[[], Path], *, at_once: 
         ready = tools.ready(store, wanted.platform)
         with compiling.work(store, wanted.platform.debian) as root:
             plan.lay(root, wanted.wheel, wanted.overlay, ready)
-            modules = plan.describe(root, python(), wanted.archs, wanted.options)
+            described = plan.describe(root, python(), wanted.archs, wanted.options)
+            skipped = selection.left_out([one.name for one in described], wanted.parts)
+            modules = [one for one in described if one.name not in skipped]
             found = Objects(store, ready, root, Hashes(root), Tree.of(root, ready))
             objects, cpu = compiling.objects_of(found, modules, at_once or jobs.cores())
         made = []
@@ -130,7 +134,7 @@ def build(store: Store, wanted: Wanted, python: Callable[[], Path], *, at_once: 
             for one in made:
                 (folder / one.module.name).mkdir()
                 os.link(one.linked.path, folder / one.module.name / one.linked.path.name)
-            facts.write(folder, gather.facts_of(folder, made, wanted.overlay, wanted.archs, ready))
+            facts.write(folder, gather.facts_of(folder, made, wanted.overlay, wanted.archs, ready, left_out=skipped))
             seal(folder)
     folder = store.path(KIND, named)
     compiled = {one.key for one in objects.values() if not one.cached}
@@ -145,10 +149,12 @@ class Listed:
     Attributes:
         name: of the module.
         sources: whether the store has the object of each, as it would be compiled now.
+        left_out: parts that need it, where it is left out because they are off by default.
     """
 
     name: str
     sources: dict[str, bool]
+    left_out: list[str]
 
 
 def listed(store: Store, wanted: Wanted, python: Path) -> list[Listed]:
@@ -163,6 +169,12 @@ def listed(store: Store, wanted: Wanted, python: Path) -> list[Listed]:
         plan.lay(root, wanted.wheel, wanted.overlay, ready)
         modules = plan.describe(root, python, wanted.archs, wanted.options)
         objects = Objects(store, ready, root, Hashes(root), Tree.of(root, ready))
+        skipped = selection.left_out([one.name for one in modules], wanted.parts)
         return [
-            Listed(one.name, {unit.source: objects.find(unit) is not None for unit in one.units}) for one in modules
+            Listed(
+                one.name,
+                {unit.source: objects.find(unit) is not None for unit in one.units},
+                skipped.get(one.name, []),
+            )
+            for one in modules
         ]

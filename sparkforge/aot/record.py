@@ -1,6 +1,6 @@
 """A build of modules as a result: what each source cost, and what the proof stands on.
 
-    results/flashinfer/aot-<arch>-<platform>.json
+    results/flashinfer/aot-<arch>-<platform>.json, or aot-needed-<arch>-<platform>.json
 
 `modules[].sources` is one hash over every file of FlashInfer that a module was made from. `series` lists what the
 series changes of it, with the content that it had and whether any module read it: where one of the files that were read
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from sparkforge.aot.modules import Modules, Wanted
+from sparkforge.aot.selection import AotChoice
 from sparkforge.core.arch import Arch
 from sparkforge.core.hashing import key_of
 from sparkforge.core.paths import RESULTS
@@ -28,9 +29,10 @@ from sparkforge.overlay.compute import Entry, Overlay
 _DECIDES = ("flashinfer/jit/", "flashinfer/aot_gpt_oss.py", "flashinfer/compilation_context.py")
 
 
-def path_of(archs: Sequence[Arch], platform: Platform) -> Path:
+def path_of(archs: Sequence[Arch], platform: Platform, choice: AotChoice) -> Path:
     """Where the result of a build stands."""
-    return RESULTS / "flashinfer" / f"aot-{'-'.join(arch.text for arch in archs)}-{platform.debian}.json"
+    names = [*([choice] if choice != "all" else []), *(arch.text for arch in archs), platform.debian]
+    return RESULTS / "flashinfer" / f"aot-{'-'.join(names)}.json"
 
 
 def record(made: Modules, wanted: Wanted, command: str) -> bytes:
@@ -65,6 +67,7 @@ def record(made: Modules, wanted: Wanted, command: str) -> bytes:
             "peak_bytes": max(unit.peak_bytes for unit in units),
             "size": sum(module.size for module in facts.modules),
         },
+        "left_out": facts.left_out,
         "modules": [_module(facts, module.name, msgspec.to_builtins(module)) for module in facts.modules],
         "units": [msgspec.to_builtins(unit) for unit in units],
         "series": series(facts, wanted.overlay),

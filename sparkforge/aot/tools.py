@@ -25,7 +25,7 @@ from sparkforge.inputs.recipes import File
 from sparkforge.inspect import elf
 
 _KIND = "toolchain"
-_LAYOUT = 1
+_LAYOUT = 2
 _HEADERS = "nvidia/cu13/include/"
 _LIBRARIES = ("libnvrtc.so.13",)
 _STUB = IMAGES / "lay" / "stub.py"
@@ -96,7 +96,8 @@ def _more(store: Store, chosen: toolchain.Toolchain, cuda: Path) -> Path:
             raise CheckFailed(f"no wheel holds {', '.join(sorted(missing))}", why=", ".join(w.name for w in wheels))
         driver = stub.functions((cuda / "include" / "cuda.h").read_text(errors="replace"))
         stub.write(beside / "lib" / "libcuda.so", chosen.target.triple, "libcuda.so.1", driver)
-        (beside / "lib" / "libcudart.so").symlink_to(cuda / "lib" / "libcudart.so.13")
+        # Relative: a store may be moved, or reached by another name.
+        (beside / "lib" / "libcudart.so").symlink_to(Path("..", "..", cuda.name, "lib", "libcudart.so.13"))
     return folder
 
 

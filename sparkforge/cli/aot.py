@@ -16,10 +16,12 @@ from sparkforge.inspect.module_facts import Module
 
 _ARCH = "architectures of SM12x, such as 12.1f"
 _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
+_AOT = "needed: modules of parts that are on by default; all: those of every part"
 
 
 @task(
     help={
+        "aot": _AOT,
         "arch": _ARCH,
         "platform": _PLATFORM,
         "jobs": "compilers at once; one a core where none is said, fewer where memory is short",
@@ -30,6 +32,7 @@ _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
 )
 def build(
     _: Context,
+    aot: str = "needed",
     arch: str = "12.1f",
     platform: str = "",
     jobs: int = 0,
@@ -41,15 +44,16 @@ def build(
     from sparkforge.aot import record as results
     from sparkforge.image import module_step as modules
     from sparkforge.image import request
+    from sparkforge.serving import carried
 
     of_stack, store = opened(stack, as_json=json)
-    asked = request.parse(of_stack, arch=arch, platform=platform, jobs=jobs)
-    wanted = modules.alone(store, of_stack, asked)
+    asked = request.parse(of_stack, arch=arch, platform=platform, aot=aot, jobs=jobs)
+    wanted = modules.alone(store, of_stack, asked, carried.modules())
     made = modules.made(store, of_stack, asked, wanted)
     console.say(f"{made.folder}: {made.words}")
     if record:
-        path = results.path_of(asked.archs, asked.platform)
-        command = f"invoke aot.build --arch {arch} --platform {asked.platform.oci} --record"
+        path = results.path_of(asked.archs, asked.platform, asked.aot)
+        command = f"invoke aot.build --aot {aot} --arch {arch} --platform {asked.platform.oci} --record"
         write_file(path, results.record(made, wanted, command))
         console.say(f"{shown(path)} is written")
     if json:
@@ -59,20 +63,28 @@ def build(
         print(_table(made.facts.modules))
 
 
-@task(name="list", help={"arch": _ARCH, "platform": _PLATFORM, "json": JSON, "stack": STACK})
-def names(_: Context, arch: str = "12.1f", platform: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
+@task(name="list", help={"aot": _AOT, "arch": _ARCH, "platform": _PLATFORM, "json": JSON, "stack": STACK})
+def names(
+    _: Context,
+    aot: str = "needed",
+    arch: str = "12.1f",
+    platform: str = "",
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
     """Name the modules and their sources, and say which objects the store has; compiles nothing."""
     from sparkforge.image import module_step as modules
     from sparkforge.image import request
+    from sparkforge.serving import carried
 
     of_stack, store = opened(stack, as_json=json)
-    asked = request.parse(of_stack, arch=arch, platform=platform)
-    found = modules.listed(store, of_stack, modules.alone(store, of_stack, asked))
+    asked = request.parse(of_stack, arch=arch, platform=platform, aot=aot)
+    found = modules.listed(store, of_stack, modules.alone(store, of_stack, asked, carried.modules()))
     if json:
-        put([{"module": one.name, "sources": one.sources} for one in found])
+        put(found)
         return
-    rows = [(one.name, len(one.sources), sum(one.sources.values())) for one in found]
-    print(console.table(("module", "sources", "in the store"), rows))
+    rows = [(one.name, len(one.sources), sum(one.sources.values()), ", ".join(one.left_out)) for one in found]
+    print(console.table(("module", "sources", "in the store", "left out; only for"), rows))
 
 
 def _table(modules: Iterable[Module]) -> str:

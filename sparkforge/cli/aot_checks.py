@@ -10,11 +10,10 @@ from invoke.tasks import task
 
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
-from sparkforge.core.arch import parse_archs
-from sparkforge.core.platforms import Platform
 
 _OUT = "file for the result, as JSON"
 _FOLDER = "folder of modules with aot.json; the store's for the series as it is where none is named"
+_AOT = "which of the store's modules: needed or all"
 
 
 @task(
@@ -22,8 +21,8 @@ _FOLDER = "folder of modules with aot.json; the store's for the series as it is 
     help={
         "image": "tag of an image; the store's modules are checked where none is named",
         "folder": _FOLDER,
+        "aot": _AOT,
         "capability": "compute capability of the device that is not here",
-        "xqa": "the opt-in XQA decode too",
         "without": "as if this module were not there, to see that it is missed",
         "engine": "docker, buildah or auto",
         "out": _OUT,
@@ -35,8 +34,8 @@ def check(
     _: Context,
     image: str = "",
     folder: str = "",
+    aot: str = "needed",
     capability: str = "12.1",
-    xqa: bool = False,
     without: str = "",
     engine: str = "auto",
     out: str = "",
@@ -46,17 +45,24 @@ def check(
     """Run vLLM's routes to FlashInfer without a compiler: every module that it asks for must be there and load."""
     from sparkforge.engine import choose
     from sparkforge.image import module_check as checking
+    from sparkforge.image import module_step as modules
+    from sparkforge.image import request
+    from sparkforge.serving import carried
 
     of_stack, store = opened(stack, as_json=json)
-    options = ("--capability", capability, *(["--xqa"] if xqa else []), *(["--without", without] if without else []))
+    options = ("--capability", capability, *(["--without", without] if without else []))
     if image:
         what, holds = image, choose.find(store, image, engine)
         subject = checking.of_image(holds, image)
-        report = checking.in_image(holds, image, options=options)
+        report = checking.in_image(holds, image, options=(*options, *subject.options))
     else:
-        at = Path(folder) if folder else checking.find(store, of_stack, Platform.host(), parse_archs("12.1f"))
+        at = (
+            Path(folder)
+            if folder
+            else modules.built(store, of_stack, request.parse(of_stack, aot=aot), carried.modules()).folder
+        )
         what, subject = str(at), checking.of_folder(store, of_stack, at)
-        report = checking.in_environment(store, of_stack, at, options=options)
+        report = checking.in_environment(store, of_stack, at, options=(*options, *subject.options))
     if out:
         _write(Path(out), report.result(subject, options))
     if json:
@@ -70,6 +76,7 @@ def check(
 @task(
     help={
         "folder": _FOLDER,
+        "aot": _AOT,
         "platform": "linux/amd64 or linux/arm64; this machine's where none is named",
         "arch": "architectures of the modules, such as 12.1f",
         "out": _OUT,
@@ -80,6 +87,7 @@ def check(
 def audit(
     _: Context,
     folder: str = "",
+    aot: str = "needed",
     platform: str = "",
     arch: str = "12.1f",
     out: str = "",
@@ -87,13 +95,15 @@ def audit(
     stack: str = "vllm-0.21",
 ) -> None:
     """Read the modules' machine code: architectures, block-scaled MMA in every tile, TMA, PDL, fences, traps."""
-    from sparkforge.image import module_check as checking
+    from sparkforge.image import module_step as modules
+    from sparkforge.image import request
     from sparkforge.inputs import toolchain
     from sparkforge.inspect import module_audit as auditing
+    from sparkforge.serving import carried
 
     of_stack, store = opened(stack, as_json=json)
-    where = Platform.parse(platform) if platform else Platform.host()
-    at = Path(folder) if folder else checking.find(store, of_stack, where, parse_archs(arch))
+    asked = request.parse(of_stack, arch=arch, platform=platform, aot=aot)
+    at = Path(folder) if folder else modules.built(store, of_stack, asked, carried.modules()).folder
     report = auditing.audit(at, toolchain.inspector(store), say=console.say)
     if out:
         _write(Path(out), report)

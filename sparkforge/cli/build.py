@@ -25,7 +25,7 @@ _PLATFORM = "linux/arm64 or linux/amd64; this machine's where none is named"
         "engine": _ENGINE,
         "locked": "refuse what is not pinned or not recorded",
         "dry-run": "print the plan and do nothing",
-        "aot": "compile FlashInfer's modules; with --no-aot a server compiles them when it is first started",
+        "aot": "FlashInfer's modules to compile now: needed (by parts that are on by default), all, or none",
         "jobs": "compilers at once for these modules; one a core where none is said, fewer where memory is short",
         "tag": "name of the image instead of the usual one",
         "json": "print the manifest as JSON and nothing else",
@@ -41,7 +41,7 @@ def build(
     engine: str = "auto",
     locked: bool = False,
     dry_run: bool = False,
-    aot: bool = True,
+    aot: str = "needed",
     jobs: int = 0,
     tag: str = "",
     json: bool = False,
@@ -61,11 +61,13 @@ def build(
         engine=engine,
         locked=locked,
         dry=dry_run,
-        name=tag,
+        tag=tag,
         aot=aot,
         jobs=jobs,
     )
-    built = chain.build(store, of_stack, asked, carried.text(of_stack.name, asked.target))
+    built = chain.build(
+        store, of_stack, asked, profiles=carried.text(of_stack.name, asked.target), parts=carried.modules()
+    )
     if json:
         put(built.as_json())
     elif built.image:

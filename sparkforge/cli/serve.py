@@ -69,6 +69,7 @@ def serve(
         found = serving.planned(chosen, image, of_build=usual, target=asked)
     else:
         found = serving.find(chosen, tag=image, target=asked)
+    found.require(command.on)
     model = make(Store.open()) if chosen.made else None
     services = service.services(command, found.tag, found.target, model=model)
     off = f"; off: {', '.join(command.off)} (--parts all)" if command.off else ""

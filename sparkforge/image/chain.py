@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from sparkforge.aot.selection import PartModules
 from sparkforge.core.console import mib, say, warn
 from sparkforge.core.pipeline import Pipeline, Ran
 from sparkforge.core.store import Store, write_file
@@ -37,7 +39,7 @@ class Built:
 
     image: str
     engine: str
-    facts: labels.Facts | None
+    facts: labels.ImageFacts | None
     steps: tuple[Ran, ...]
     seconds: float
 
@@ -47,7 +49,9 @@ class Built:
         return said
 
 
-def build(store: Store, stack: Stack, request: Request, profiles: str = "{}\n") -> Built:
+def build(
+    store: Store, stack: Stack, request: Request, *, profiles: str = "{}\n", parts: Sequence[PartModules] = ()
+) -> Built:
     """Build an image, or say what would be done.
 
     Args:
@@ -55,6 +59,7 @@ def build(store: Store, stack: Stack, request: Request, profiles: str = "{}\n") 
         stack: what to build.
         request: for which target, platform and architectures.
         profiles: content of the image's profiles.json.
+        parts: modules that each part of these profiles needs.
 
     Raises:
         SparkforgeError: whatever a step says; nothing half made is left.
@@ -90,7 +95,7 @@ def build(store: Store, stack: Stack, request: Request, profiles: str = "{}\n") 
     )
 
     requirements_step.step(line, store, stack, request, wheels, base=pin)
-    ahead = module_step.step(line, store, stack, request, upstreams=made, base=pin)
+    ahead = module_step.step(line, store, stack, request, upstreams=made, base=pin, parts=parts)
 
     def made_base() -> bases.Base:
         return bases.ensure(engine, store, stack, flavor, request.platform, locked=request.locked)

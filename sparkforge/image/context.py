@@ -51,7 +51,7 @@ class Wheel:
 
 
 @dataclass(frozen=True)
-class Ahead:
+class ModuleFolder:
     """FlashInfer's modules.
 
     They stand under a name of their content, so that their layer stays as it is when another tree leads to the same
@@ -95,7 +95,7 @@ def assemble(
     kernels: Path | None,
     manifest: Mapping[str, Any],
     profiles: str = "{}\n",
-    aot: Ahead | None = None,
+    aot: ModuleFolder | None = None,
 ) -> Context:
     """Assemble the context of one image.
 
@@ -179,7 +179,7 @@ def _ours(
     (folder / "manifest.json").chmod(0o644)
 
 
-def _ahead(folder: Path, aot: Ahead | None) -> None:
+def _ahead(folder: Path, aot: ModuleFolder | None) -> None:
     (folder / "aot").mkdir()
     links = folder / "overlay" / "links"
     links.mkdir()

@@ -62,7 +62,7 @@ def build(
     engine: Engine,
     made: Context,
     on: Base,
-    facts: labels.Facts,
+    facts: labels.ImageFacts,
     *,
     tag: str,
     archs: Sequence[Arch],

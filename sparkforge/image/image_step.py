@@ -18,7 +18,7 @@ from sparkforge.engine.engine import Engine, Layer
 from sparkforge.image import base as bases
 from sparkforge.image import context, dockerfile, labels, revision
 from sparkforge.image.layers import difference
-from sparkforge.image.module_step import UPSTREAM, Ahead
+from sparkforge.image.module_step import UPSTREAM, ImageModules
 from sparkforge.image.part_steps import Upstreams, Wheels
 from sparkforge.image.request import Request
 from sparkforge.inputs import fetch
@@ -45,11 +45,11 @@ class Parts:
     library: KernelLibrary | None
     wheels: Wheels
     base: bases.Base | None
-    ahead: Ahead
+    ahead: ImageModules
     profiles: str = "{}\n"
 
 
-def facts(stack: Stack, request: Request, parts: Parts) -> labels.Facts | None:
+def facts(stack: Stack, request: Request, parts: Parts) -> labels.ImageFacts | None:
     """What the image says of itself; None where a part is only planned."""
     if parts.library is None or parts.base is None or parts.ahead.key is None:
         return None
@@ -78,10 +78,10 @@ def facts(stack: Stack, request: Request, parts: Parts) -> labels.Facts | None:
         parts.library.sha256,
         parts.wheels.key,
         [parts.base.key, parts.base.digest],
-        parts.ahead.key,
+        [parts.ahead.key, parts.ahead.left_out, parts.ahead.parts_left_out],
         _checkout(parts),
     )
-    return labels.Facts(
+    return labels.ImageFacts(
         stack=stack.name,
         target=request.target,
         platform=request.platform.oci,
@@ -89,7 +89,9 @@ def facts(stack: Stack, request: Request, parts: Parts) -> labels.Facts | None:
         upstreams=upstreams,
         kernels=parts.library.sha256,
         aot=parts.ahead.key,
-        aot_modules={one.name: one.sha256 for one in parts.ahead.modules.facts.modules} if parts.ahead.modules else {},
+        aot_modules=parts.ahead.held,
+        aot_left_out=parts.ahead.left_out,
+        parts_left_out=parts.ahead.parts_left_out,
         lock=sha256_file(parts.wheels.lock),
         base=parts.base.flavor,
         base_name=parts.base.name,
@@ -127,14 +129,14 @@ def _checkout(parts: Parts) -> dict[str, Any]:
     }
 
 
-def there(engine: Engine, request: Request, wanted: labels.Facts | None) -> str | None:
+def there(engine: Engine, request: Request, wanted: labels.ImageFacts | None) -> str | None:
     """The image's tag if the engine holds it and it is made from just this."""
     if wanted is None or not engine.has(request.tag):
         return None
     return request.tag if engine.labels(request.tag).get(BUILT) == wanted.build else None
 
 
-def make(engine: Engine, store: Store, stack: Stack, request: Request, *, parts: Parts, said: labels.Facts) -> str:
+def make(engine: Engine, store: Store, stack: Stack, request: Request, *, parts: Parts, said: labels.ImageFacts) -> str:
     """Assemble the context and build the image; its tag.
 
     Raises:
@@ -173,11 +175,11 @@ def make(engine: Engine, store: Store, stack: Stack, request: Request, *, parts:
     return request.tag
 
 
-def _aot(parts: Parts) -> context.Ahead | None:
+def _aot(parts: Parts) -> context.ModuleFolder | None:
     tree = parts.upstreams.trees[UPSTREAM]
     if parts.ahead.modules is None or tree is None:
         return None
-    return context.Ahead(parts.ahead.modules.folder, parts.ahead.modules.facts.key, tree.id)
+    return context.ModuleFolder(parts.ahead.modules.folder, parts.ahead.modules.facts.key, tree.id)
 
 
 def _told(before: list[Layer], after: list[Layer]) -> None:

@@ -13,7 +13,7 @@ from sparkforge.core.platforms import AMD64, Platform
 OCI = "org.opencontainers.image."
 OURS = "dev.sparkforge."
 NO_MODULES = "none"  # label of an image for SM12x that compiles FlashInfer's modules when it is first started
-MANIFEST = "/opt/sparkforge/manifest.json"
+PARTS_LEFT_OUT = f"{OURS}parts-left-out"  # parts of profiles that the image refuses, for lack of their modules
 REPOSITORY = "localhost/sparkforge"
 _SM12X = 12
 
@@ -38,7 +38,7 @@ class Upstream(msgspec.Struct, frozen=True):
     package: str
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an image is made from, and the words of its labels.
 
     Attributes:
@@ -51,6 +51,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         aot: key of the set of FlashInfer's modules that were compiled ahead of time, `none` for an image without them,
             "" for one that needs none.
         aot_modules: sha256 of each of them.
+        aot_left_out: modules that are not in it, and why; `*` stands for all of them.
+        parts_left_out: parts of profiles that cannot be turned on, with the modules that they lack.
         lock: sha256 of the runtime lock.
         base: flavor of the base, bootstrap or ngc.
         base_name: what the base was made from: a registry's reference, or the local tag.
@@ -81,6 +83,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     test_only: bool = False
     aot: str = ""
     aot_modules: Mapping[str, str] = {}
+    aot_left_out: Mapping[str, str] = {}
+    parts_left_out: Mapping[str, Sequence[str]] = {}
 
 
 def test_only(target: str, platform: Platform, archs: Sequence[Arch]) -> bool:
@@ -101,7 +105,7 @@ def tag(stack: str, target: str, platform: Platform, archs: Sequence[Arch]) -> s
     return f"{REPOSITORY}:{'-'.join(words)}"
 
 
-def labels(facts: Facts) -> dict[str, str]:
+def labels(facts: ImageFacts) -> dict[str, str]:
     """Labels of an image; one without a value is left out."""
     vllm = facts.upstreams.get("vllm")
     title = f"Sparkforge {facts.stack} {facts.target}" + (" (test only)" if facts.test_only else "")
@@ -126,6 +130,7 @@ def labels(facts: Facts) -> dict[str, str]:
         f"{OURS}build": facts.build,
         f"{OURS}kernels": facts.kernels,
         f"{OURS}aot": facts.aot,
+        PARTS_LEFT_OUT: ",".join(facts.parts_left_out),
         f"{OURS}lock": facts.lock,
         f"{OURS}test-only": "true" if facts.test_only else "",
     }
@@ -137,7 +142,7 @@ def labels(facts: Facts) -> dict[str, str]:
     return {name: value for name, value in said.items() if value}
 
 
-def manifest(facts: Facts) -> dict[str, Any]:
+def manifest(facts: ImageFacts) -> dict[str, Any]:
     """The same facts as the image carries them in a file, with the labels."""
     said: dict[str, Any] = msgspec.to_builtins(facts)
     return {**said, "labels": labels(facts)}

@@ -16,16 +16,15 @@ from typing import Any
 import msgspec
 
 from sparkforge.aot import tools
+from sparkforge.aot.selection import parts_without
 from sparkforge.core import console, proc
-from sparkforge.core.arch import Arch
 from sparkforge.core.errors import BadInput, CheckFailed
-from sparkforge.core.integrity import sound
 from sparkforge.core.paths import IMAGES
 from sparkforge.core.platforms import Platform
 from sparkforge.core.store import Store
 from sparkforge.engine.engine import Engine, Launch, Mount
 from sparkforge.environments import patched, venv
-from sparkforge.image.labels import NO_MODULES, OURS
+from sparkforge.image.labels import NO_MODULES, OURS, PARTS_LEFT_OUT
 from sparkforge.inputs.recipes import Stack
 from sparkforge.inspect import module_facts as facts
 from sparkforge.patches import place, trees
@@ -72,6 +71,7 @@ class Subject(msgspec.Struct, frozen=True):
         aot: key of the set of modules.
         platform: of it.
         archs: that the modules are for.
+        parts_out: parts of profiles whose modules were left out on purpose; their routes are not run.
     """
 
     where: str
@@ -79,6 +79,12 @@ class Subject(msgspec.Struct, frozen=True):
     aot: str
     platform: str
     archs: list[str]
+    parts_out: list[str]
+
+    @property
+    def options(self) -> list[str]:
+        """Words for the script."""
+        return ["--parts-out", ",".join(self.parts_out)] if self.parts_out else []
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -138,31 +144,11 @@ class Report(msgspec.Struct, frozen=True):
             )
 
 
-def find(store: Store, stack: Stack, platform: Platform, archs: tuple[Arch, ...]) -> Path:
-    """The newest folder of modules in the store for a stack's FlashInfer.
-
-    Raises:
-        BadInput: there is none.
-        CheckFailed: a file of it was changed.
-    """
-    tree = trees.of(store, stack, _UPSTREAM).id
-    wanted = (tree, platform.oci, [arch.text for arch in archs])
-    found = []
-    for file in store.root.glob(f"aot/*/{facts.NAME}"):
-        said = facts.read(file.parent)
-        if (said.tree, said.platform, said.archs) == wanted and sound(file.parent):
-            found.append((file.stat().st_mtime, file.parent))
-    if not found:
-        why = f"the store has none of tree {tree[:12]} for {platform.oci}, {', '.join(wanted[2])}"
-        raise BadInput("there are no modules to check", why=why, do="invoke aot.build")
-    return max(found)[1]
-
-
 def of_folder(store: Store, stack: Stack, folder: Path) -> Subject:
     """What a folder of modules, checked in an environment, is."""
     said = facts.read(folder)
     ids = {name: trees.of(store, stack, name).id for name in stack.upstreams}
-    return Subject("environment", ids, said.key, said.platform, said.archs)
+    return Subject("environment", ids, said.key, said.platform, said.archs, list(parts_without(said.left_out)))
 
 
 def of_image(engine: Engine, image: str) -> Subject:
@@ -179,7 +165,8 @@ def of_image(engine: Engine, image: str) -> Subject:
         why = f"its label {OURS}aot is {aot!r}"
         raise BadInput(f"{image} holds no modules that were compiled ahead of time", why=why, do="invoke build")
     archs = said[f"{OURS}archs"].split(",")
-    return Subject(f"image {image}", trees_, aot, said[f"{OURS}platform"], archs)
+    parts = [part for part in said.get(PARTS_LEFT_OUT, "").split(",") if part]
+    return Subject(f"image {image}", trees_, aot, said[f"{OURS}platform"], archs, parts)
 
 
 def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[str, ...] = ()) -> Report:

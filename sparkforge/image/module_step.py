@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from sparkforge.aot import modules as build
-from sparkforge.aot import record, tools
+from sparkforge.aot import record, selection, tools
 from sparkforge.core.arch import SM12X
 from sparkforge.core.console import say
 from sparkforge.core.errors import BadInput, EnvironmentLacks
@@ -25,13 +27,14 @@ from sparkforge.overlay import of_stack
 from sparkforge.overlay.compute import Overlay
 
 UPSTREAM = "flashinfer"
-OPTIONS: dict[str, bool] = {}  # of flashinfer.aot_gpt_oss.gen_modules: both kinds of KV cache, no draft model, no XQA
+# Of flashinfer.aot_gpt_oss.gen_modules: both kinds of KV cache, attention of a draft model, XQA for vLLM's page of 16.
+OPTIONS: dict[str, Any] = {"draft_layers": True, "xqa_page_sizes": [16]}
 # Newest symbols of libstdc++ by the C library of a base: GCC 12 of Debian 12, GCC 14 of Ubuntu 24.04.
 _GLIBCXX = {"2_36": (3, 4, 30), "2_39": (3, 4, 33)}
 
 
 @dataclass(frozen=True)
-class Ahead:
+class ImageModules:
     """Modules of an image.
 
     Attributes:
@@ -44,19 +47,39 @@ class Ahead:
     key: str | None
     why: str = ""
 
+    @property
+    def held(self) -> dict[str, str]:
+        """SHA-256 of each module, by name."""
+        return {one.name: one.sha256 for one in self.modules.facts.modules} if self.modules else {}
 
-def left_out(request: Request) -> str:
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Modules that the image does not hold, and why; `*` where it holds none and would need them."""
+        if self.modules is None:
+            return (
+                {"*": f"{self.why}; a server compiles what it needs when it starts"} if self.key == NO_MODULES else {}
+            )
+        left = self.modules.facts.left_out.items()
+        return {name: f"only for parts that are off by default: {', '.join(parts)}" for name, parts in left}
+
+    @property
+    def parts_left_out(self) -> dict[str, list[str]]:
+        """Parts that the image refuses to turn on, with the modules that they lack."""
+        return selection.parts_without(self.modules.facts.left_out) if self.modules else {}
+
+
+def why_none(request: Request) -> str:
     """Why an image gets no modules, "" where it gets them."""
     if request.target != "serve":
         return f"the target {request.target} compiles nothing for a GPU"
     if any(arch.major != SM12X for arch in request.archs):
         return "FlashInfer finds modules by name alone, and these would be found on a GPU that is no SM12x"
-    return "" if request.aot else "--no-aot"
+    return "--aot none" if request.aot == "none" else ""
 
 
 def environment(store: Store, stack: Stack, request: Request) -> tuple[fetch.Wanted, ...]:
     """Wheels of the environment that names the modules, where it has to be made first; none else."""
-    if left_out(request):
+    if why_none(request):
         return ()
     try:
         return venv.wanting(store, stack)
@@ -64,16 +87,34 @@ def environment(store: Store, stack: Stack, request: Request) -> tuple[fetch.Wan
         return ()
 
 
-def alone(store: Store, stack: Stack, request: Request) -> build.Wanted:
+def alone(store: Store, stack: Stack, request: Request, parts: Sequence[selection.PartModules]) -> build.Wanted:
     """What to build where the modules are wanted by themselves.
 
     Raises:
         BadInput: none belong to what is asked for.
         CheckFailed: a patch does not apply, or a source is not what is pinned.
     """
-    if why := left_out(request):
-        raise BadInput("there are no modules for this", why=why, do="--arch 12.1f")
-    return _asked(store, stack, request, of_stack.one(store, stack, UPSTREAM))
+    if why := why_none(request):
+        raise BadInput("there are no modules for this", why=why, do="--aot needed --arch 12.1f")
+    return _asked(store, stack, request, of_stack.one(store, stack, UPSTREAM), parts)
+
+
+def built(store: Store, stack: Stack, request: Request, parts: Sequence[selection.PartModules]) -> build.Modules:
+    """The modules that the store has for the series as it is.
+
+    Raises:
+        BadInput: there are none.
+        CheckFailed: a file of them was changed.
+    """
+    asked = alone(store, stack, request, parts)
+    if (found := build.known(store, asked)) is None:
+        tree = asked.overlay.manifest.tree[:12]
+        raise BadInput(
+            "there are no modules to look at",
+            why=f"the store has none of tree {tree} for {request.platform.oci}, {[one.text for one in request.archs]}",
+            do=f"invoke aot.build --aot {request.aot}",
+        )
+    return found
 
 
 def made(store: Store, stack: Stack, request: Request, asked: build.Wanted) -> build.Modules:
@@ -96,9 +137,12 @@ def listed(store: Store, stack: Stack, asked: build.Wanted) -> list[build.Listed
     return build.listed(store, asked, _python(store, stack))
 
 
-def _asked(store: Store, stack: Stack, request: Request, overlay: Overlay) -> build.Wanted:
+def _asked(
+    store: Store, stack: Stack, request: Request, overlay: Overlay, parts: Sequence[selection.PartModules]
+) -> build.Wanted:
     (path,) = fetch.fetch_all(store, [_wheel(stack, request)])
-    return build.Wanted(overlay, path, request.archs, request.platform, OPTIONS)
+    chosen = tuple(parts) if request.aot == "needed" else ()
+    return build.Wanted(overlay, path, request.archs, request.platform, OPTIONS, chosen)
 
 
 def _wheel(stack: Stack, request: Request) -> fetch.Wanted:
@@ -107,34 +151,45 @@ def _wheel(stack: Stack, request: Request) -> fetch.Wanted:
     return fetch.Wanted(pinned.wheels[oci], pinned.package, stack.where(UPSTREAM, f"wheels.{oci}"))
 
 
-def wanted(store: Store, stack: Stack, request: Request, upstreams: Upstreams) -> build.Wanted | None:
+def wanted(
+    store: Store, stack: Stack, request: Request, upstreams: Upstreams, parts: Sequence[selection.PartModules]
+) -> build.Wanted | None:
     """What to build; None in a dry run in which the sources would have to be made first, or the wheel fetched."""
     overlay = upstreams.overlays[UPSTREAM]
     if overlay is None:
         return None
     if request.dry and fetch.held(store, _wheel(stack, request)) is None:
         return None
-    return _asked(store, stack, request, overlay)
+    return _asked(store, stack, request, overlay, parts)
 
 
-def step(line: Pipeline, store: Store, stack: Stack, request: Request, *, upstreams: Upstreams, base: Base) -> Ahead:
+def step(
+    line: Pipeline,
+    store: Store,
+    stack: Stack,
+    request: Request,
+    *,
+    upstreams: Upstreams,
+    base: Base,
+    parts: Sequence[selection.PartModules] = (),
+) -> ImageModules:
     """FlashInfer's modules of an image.
 
     Raises:
         CheckFailed: a source does not compile or link.
         EnvironmentLacks: no compiler, no environment that imports FlashInfer, or one newer than the base.
     """
-    if why := left_out(request):
+    if why := why_none(request):
         say(f"[ none ] aot: {why}")
-        return Ahead(None, NO_MODULES if request.target == "serve" else "", why)
-    asked = wanted(store, stack, request, upstreams)
+        return ImageModules(None, NO_MODULES if request.target == "serve" else "", why)
+    asked = wanted(store, stack, request, upstreams, parts)
 
     def compiled() -> build.Modules:
         assert asked is not None  # noqa: S101  `make` runs only when every input is known
         return made(store, stack, request, asked)
 
     if asked and build.known(store, asked) is None:
-        say(f"  FlashInfer's modules are to be compiled{_took(request)}; --no-aot leaves it to a server's first start")
+        say(f"  compiling FlashInfer's modules{_took(request)}; with --aot none a server does it when it starts")
     found = line.step(
         "aot",
         inputs={
@@ -142,7 +197,7 @@ def step(line: Pipeline, store: Store, stack: Stack, request: Request, *, upstre
             "archs": ",".join(arch.text for arch in request.archs),
             "platform": request.platform.oci,
             "toolchain": tools.identity(toolchain.choose(request.platform)),
-            "options": key_of(OPTIONS),
+            "options": key_of(OPTIONS, request.aot),
             "all": build.key(asked) if asked else None,
         },
         look=lambda: build.known(store, asked) if asked else None,
@@ -151,16 +206,16 @@ def step(line: Pipeline, store: Store, stack: Stack, request: Request, *, upstre
     )
     if found is not None:
         fits(found, base)
-    return Ahead(found, found.facts.key if found else None)
+    return ImageModules(found, found.facts.key if found else None)
 
 
 def _took(request: Request) -> str:
     """What it cost where it was measured, as a part of a sentence."""
-    path = record.path_of(request.archs, request.platform)
+    path = record.path_of(request.archs, request.platform, request.aot)
     if not path.is_file():
         return ""
     seconds = msgspec.json.decode(path.read_bytes(), type=Measured).totals.cpu_seconds
-    return f", which took {seconds / 60:.0f} CPU minutes for all of them when it was measured"
+    return f", {seconds / 60:.0f} CPU minutes when measured"
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -189,7 +244,7 @@ def fits(modules: build.Modules, base: Base) -> None:
                 raise EnvironmentLacks(
                     f"{module.name} would not load in this image",
                     why=f"it asks for {family}_{asks}; the base has {family}_{'.'.join(map(str, newest))}",
-                    do="--base ngc, a machine with an older compiler, or --no-aot",
+                    do="--base ngc, a machine with an older compiler, or --aot none",
                 )
 
 
@@ -198,5 +253,5 @@ def _python(store: Store, stack: Stack) -> Path:
         return venv.ensure(store, stack).python
     except (EnvironmentLacks, BadInput) as lacking:
         raise EnvironmentLacks(
-            "no environment to ask FlashInfer for its modules", why=str(lacking), do="--no-aot builds without them"
+            "no environment to ask FlashInfer for its modules", why=str(lacking), do="--aot none builds without them"
         ) from lacking

@@ -2,96 +2,82 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Annotated, get_args, get_type_hints
 
+import msgspec
+
+from sparkforge.aot.selection import AotChoice
 from sparkforge.core.arch import SM12X, Arch, parse_archs
 from sparkforge.core.console import warn
 from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.core.platforms import Platform
 from sparkforge.image.base import Flavor
-from sparkforge.image.labels import tag
+from sparkforge.image.labels import tag as usual_tag
 from sparkforge.inputs.recipes import Stack, Target
 
-_TARGETS: tuple[Target, ...] = ("serve", "cpu")
-_FLAVORS: tuple[Flavor, ...] = ("auto", "ngc", "bootstrap")
 
-
-@dataclass(frozen=True)
-class Request:
-    """One build.
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One build: the options of `invoke build`, typed.
 
     Attributes:
         archs: architectures that kernels are compiled for.
-        target: serve, or cpu for a machine without a GPU.
         platform: of the image.
+        tag: name of the image.
+        target: serve, or cpu for a machine without a GPU.
         base: flavor of the base.
         engine: docker, buildah or auto.
         locked: refuse whatever is not pinned or not recorded.
         dry: print the plan only.
-        tag: name of the image.
-        aot: whether FlashInfer's modules are compiled ahead of time.
+        aot: which of FlashInfer's modules are compiled ahead of time.
         jobs: most compilers at once for them; 0 is one a core.
     """
 
     archs: tuple[Arch, ...]
-    target: Target
     platform: Platform
-    base: Flavor
-    engine: str
-    locked: bool
-    dry: bool
     tag: str
-    aot: bool = True
-    jobs: int = 0
+    target: Target = "serve"
+    base: Flavor = "auto"
+    engine: str = "auto"
+    locked: bool = False
+    dry: bool = False
+    aot: AotChoice = "needed"
+    jobs: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 def parse(
-    stack: Stack,
-    *,
-    arch: str = "12.1f",
-    target: str = "serve",
-    platform: str = "",
-    base: str = "auto",
-    engine: str = "auto",
-    locked: bool = False,
-    dry: bool = False,
-    name: str = "",
-    aot: bool = True,
-    jobs: int = 0,
+    stack: Stack, *, arch: str = "12.1f", platform: str = "", tag: str = "", **options: str | bool | int
 ) -> Request:
-    """A request from words.
+    """A request from the words of the command line.
+
+    Args:
+        stack: that is built.
+        arch: architectures, such as `12.1f,9.0`.
+        platform: of the image; this machine's where it is empty.
+        tag: name of the image; the usual one where it is empty.
+        options: the other fields of `Request`, by name.
 
     Raises:
-        BadInput: a word is not one that we know.
+        BadInput: an option has a value that it cannot have; names the choices.
         CheckFailed: `locked`, and the stack was not verified for an architecture.
     """
-    archs = parse_archs(arch)
-    of_target = next((known for known in _TARGETS if known == target), None)
-    if of_target is None:
-        raise BadInput(f"there is no target {target!r}", why=f"targets: {', '.join(_TARGETS)}", do="--target serve")
-    of_base = next((known for known in _FLAVORS if known == base), None)
-    if of_base is None:
-        raise BadInput(f"there is no base {base!r}", why=f"bases: {', '.join(_FLAVORS)}", do="--base auto")
-    for one in archs:
+    archs, where = parse_archs(arch), Platform.parse(platform) if platform else Platform.host()
+    try:
+        asked = msgspec.convert({"archs": archs, "platform": where, "tag": tag, **options}, Request)
+    except msgspec.ValidationError as bad:
+        name = str(bad).partition("$.")[2].rstrip("`")
+        choices = get_args(get_type_hints(Request).get(name))
+        why = f"choices: {', '.join(choices)}" if choices else str(bad)
+        raise BadInput(f"--{name} {options.get(name)} is not possible", why=why, do="invoke --help build") from bad
+    _verified(stack, asked)
+    return msgspec.structs.replace(asked, tag=tag or usual_tag(stack.name, asked.target, where, archs))
+
+
+def _verified(stack: Stack, asked: Request) -> None:
+    for one in asked.archs:
         if one.text not in stack.archs:
             said = f"{stack.name} was not verified for {one.text}, only for {', '.join(stack.archs)}"
-            if locked:
+            if asked.locked:
                 raise CheckFailed(said, do="build without --locked")
             warn(said)
         if one.major == SM12X and not one.suffix:
             warn(f"{one.text} without a letter has no block-scaled MMA: {one.text}f is the family target")
-    where = Platform.parse(platform) if platform else Platform.host()
-    if jobs < 0:
-        raise BadInput(f"--jobs {jobs} is no number of compilers", do="--jobs 2, or nothing for one a core")
-    return Request(
-        archs,
-        of_target,
-        where,
-        of_base,
-        engine,
-        locked,
-        dry,
-        name or tag(stack.name, of_target, where, archs),
-        aot,
-        jobs,
-    )

@@ -11,7 +11,7 @@ from sparkforge.core.errors import CheckFailed
 from sparkforge.core.hashing import key_of
 
 NAME = "aot.json"
-FORMAT = 1
+FORMAT = 2
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -67,6 +67,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         modules: by their order in FlashInfer's list.
         units: of all modules.
         reads: {path: sha256} of the files of FlashInfer that any unit read.
+        left_out: modules that were not compiled, with the parts of profiles that need them.
     """
 
     format: int
@@ -79,6 +80,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     modules: list[Module]
     units: list[Unit]
     reads: dict[str, str]
+    left_out: dict[str, list[str]]
 
 
 def key_of_modules(modules: list[Module]) -> str:

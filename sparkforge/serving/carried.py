@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from sparkforge.aot.selection import PartModules
 from sparkforge.inputs.recipes import Target
 from sparkforge.serving.load import Catalogue, catalogue
 from sparkforge.serving.profile import Profile
@@ -36,6 +37,12 @@ def of_image(stack: str, target: Target, known: Catalogue | None = None) -> dict
 def text(stack: str, target: Target) -> str:
     """The file itself."""
     return json.dumps(of_image(stack, target), indent=1) + "\n"
+
+
+def modules(known: Catalogue | None = None) -> tuple[PartModules, ...]:
+    """FlashInfer's modules that each part needs, for a build that compiles them ahead of time."""
+    parts = (known or catalogue()).parts
+    return tuple(PartModules(name, part.on, part.modules) for name, part in parts.items() if part.modules)
 
 
 def _kernels(known: Catalogue, profile: Profile) -> dict[str, str]:

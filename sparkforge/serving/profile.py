@@ -41,6 +41,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         soak: soaked paths; a part without any is off until it is asked for.
         held_back: why it is off all the same, where it was soaked (`off` would be a boolean to YAML).
         shown: other results.
+        modules: of FlashInfer that it needs and that are compiled ahead of time; `*` stands for any text.
     """
 
     summary: str
@@ -51,6 +52,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     soak: Evidence | None = None
     held_back: str = ""
     shown: tuple[Evidence, ...] = ()
+    modules: tuple[str, ...] = ()
 
     @property
     def on(self) -> bool:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from sparkforge.aot.selection import ADD
 from sparkforge.core import proc
 from sparkforge.core.console import say, warn
 from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks, SparkforgeError
 from sparkforge.core.platforms import Platform
 from sparkforge.engine.docker import clients
-from sparkforge.image.labels import OURS
+from sparkforge.image.labels import OURS, PARTS_LEFT_OUT
 from sparkforge.inputs.recipes import Target
 from sparkforge.serving import render
 from sparkforge.serving.profile import Cluster, Profile
@@ -32,11 +33,26 @@ class Image:
         tag: its name.
         target: serve or cpu.
         program: path of the Docker client that holds it; empty where nobody has it yet.
+        left_out: parts whose compiled modules were left out of it.
     """
 
     tag: str
     target: Target
     program: str = ""
+    left_out: frozenset[str] = frozenset()
+
+    def require(self, parts: Sequence[str]) -> None:
+        """Raise if a part that is to be on needs a module that was left out of the image.
+
+        Raises:
+            BadInput: names the parts, and the build that adds the modules.
+        """
+        if lacking := [part for part in parts if part in self.left_out]:
+            raise BadInput(
+                f"{self.tag} cannot turn on {', '.join(lacking)}",
+                why="FlashInfer modules that only these parts need were left out of the image",
+                do=f"{ADD}, or name only the other parts with --parts",
+            )
 
 
 def changed(profile: Profile, *, port: int = 0, nodes: str = "", link: str = "", hca: str = "") -> Profile:
@@ -98,9 +114,10 @@ def find(profile: Profile, *, tag: str = "", target: Target | None = None) -> Im
             why=f"looked in: {program}",
             do=f"invoke build --target {wanted}",
         )
-    if _labels(program, found[0]).get(f"{OURS}test-only"):
+    said = _labels(program, found[0])
+    if said.get(f"{OURS}test-only"):
         warn(f"{found[0]} is for tests: no machine of {platform.oci} has the GPU that it was built for")
-    return Image(found[0], wanted, program)  # Docker lists the newest first
+    return Image(found[0], wanted, program, _left_out(said))  # Docker lists the newest first
 
 
 def planned(profile: Profile, tag: str, *, of_build: str, target: Target | None = None) -> Image:
@@ -134,7 +151,11 @@ def _named(profile: Profile, program: str, tag: str) -> Image:
             why=f"it is {said.get(f'{OURS}stack')} {target}; wanted: {profile.stack} {' or '.join(profile.targets)}",
             do="invoke profiles",
         )
-    return Image(tag, of_it, program)
+    return Image(tag, of_it, program, _left_out(said))
+
+
+def _left_out(labels: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(filter(None, labels.get(PARTS_LEFT_OUT, "").split(",")))
 
 
 def _labels(program: str, tag: str) -> dict[str, str]:

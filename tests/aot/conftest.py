@@ -12,6 +12,7 @@ import pytest
 
 from sparkforge.aot import modules as build
 from sparkforge.aot import tools
+from sparkforge.aot.selection import PartModules
 from sparkforge.core.arch import parse_archs
 from sparkforge.core.errors import EnvironmentLacks
 from sparkforge.core.hashing import sha256_bytes
@@ -32,6 +33,7 @@ class Toy:
     wheel: Path
     platform: Platform
     options: dict[str, bool]
+    parts: tuple[PartModules, ...] = ()
 
     @property
     def data(self) -> Path:
@@ -54,13 +56,16 @@ class Toy:
         tree = sha256_bytes("".join(f"{entry.path}{entry.sha256}" for entry in entries).encode())[:40]
         manifest = Manifest(2, "flashinfer", "toy", "flashinfer", "1.0", "0" * 40, tree, entries, [], [])
         overlay = Overlay(self.folder, manifest, tree)
-        return build.Wanted(overlay, self.wheel, parse_archs("12.1f"), self.platform, self.options)
+        return build.Wanted(overlay, self.wheel, parse_archs("12.1f"), self.platform, self.options, self.parts)
 
     def build(self, at_once: int = 2) -> build.Modules:
         return build.build(self.store, self.wanted(), lambda: Path(sys.executable), at_once=at_once)
 
     def on(self, platform: Platform) -> Toy:
         return replace(self, platform=platform)
+
+    def of_parts(self, *parts: PartModules) -> Toy:
+        return replace(self, parts=parts)
 
     def asking(self, **options: bool) -> Toy:
         return replace(self, options=options)

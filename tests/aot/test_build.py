@@ -16,6 +16,7 @@ import pytest
 
 from sparkforge.aot import modules, plan, record
 from sparkforge.aot.objects import RECORDS
+from sparkforge.aot.selection import PartModules
 from sparkforge.aot.tools import Tools
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.hashing import sha256_file
@@ -235,6 +236,20 @@ def test_cuda_gives_the_same_bytes_again(toy):
     assert second.facts.key == first.facts.key
 
 
+def test_a_module_that_only_parts_need_which_are_off_is_neither_compiled_nor_linked(toy):
+    off = PartModules("later", on=False, modules=("tw*",))
+    made = toy.of_parts(off).build()
+    assert (made.compiled, made.linked) == (2, 1)
+    assert [module.name for module in made.facts.modules] == ["one"]
+    assert made.facts.left_out == {"two": ["later"]}
+    assert not (made.folder / "two").exists()
+    first, second = modules.listed(toy.store, toy.of_parts(off).wanted(), Path(sys.executable))
+    assert (first.left_out, second.left_out, set(second.sources.values())) == ([], ["later"], {False, True})
+    every = toy.build()
+    assert (every.compiled, every.facts.left_out) == (1, {})
+    assert every.facts.key != made.facts.key
+
+
 def test_what_is_listed_is_what_is_built(toy):
     before = modules.listed(toy.store, toy.wanted(), Path(sys.executable))
     assert {one.name: set(one.sources.values()) for one in before} == {"one": {False}, "two": {False}}
@@ -247,9 +262,21 @@ def test_the_facts_are_what_the_docstring_promises(toy):
     made = toy.build()
     said = json.loads((made.folder / facts.NAME).read_text())
     assert set(said) == {
-        *("format", "key", "platform", "archs", "tree", "toolchain", "versions", "modules", "units", "reads")
+        *(
+            "format",
+            "key",
+            "platform",
+            "archs",
+            "tree",
+            "toolchain",
+            "versions",
+            "modules",
+            "units",
+            "reads",
+            "left_out",
+        )
     }
-    assert (said["format"], said["platform"], said["archs"]) == (1, Platform.host().oci, ["12.1f"])
+    assert (said["format"], said["platform"], said["archs"]) == (2, Platform.host().oci, ["12.1f"])
 
 
 def test_facts_of_another_shape_are_refused(tmp_path):
@@ -275,4 +302,5 @@ def test_a_result_says_what_it_cost_and_what_of_the_series_it_stands_on(toy):
     }
     assert said["modules"][0]["units"] == 2
     assert str(toy.store.root) not in json.dumps(said)
-    assert record.path_of(wanted.archs, ARM64).name == "aot-12.1f-arm64.json"
+    assert record.path_of(wanted.archs, ARM64, "all").name == "aot-12.1f-arm64.json"
+    assert record.path_of(wanted.archs, ARM64, "needed").name == "aot-needed-12.1f-arm64.json"

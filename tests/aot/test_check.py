@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.core.arch import parse_archs
 from sparkforge.core.errors import BadInput, CheckFailed
-from sparkforge.core.integrity import seal
 from sparkforge.core.paths import IMAGES
-from sparkforge.core.platforms import AMD64
 from sparkforge.core.store import Store
 from sparkforge.image import module_check
 from sparkforge.inputs.recipes import load_stack
@@ -25,10 +22,10 @@ import aot
 import aot_record
 
 
-def folder_for(path: Path, tree: str, archs=("12.1f",), platform="linux/amd64") -> Path:
+def folder_for(path: Path, tree: str, archs=("12.1f",), platform="linux/amd64", left_out=None) -> Path:
     path.mkdir(parents=True)
-    said = {"format": 1, "key": "k", "platform": platform, "archs": list(archs), "tree": tree, "toolchain": ""}
-    facts.write(path, facts.Facts(**said, versions={}, modules=[], units=[], reads={}))
+    said = {"format": 2, "key": "k", "platform": platform, "archs": list(archs), "tree": tree, "toolchain": ""}
+    facts.write(path, facts.Facts(**said, versions={}, modules=[], units=[], reads={}, left_out=left_out or {}))
     return path
 
 
@@ -53,6 +50,13 @@ def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp
         asked
     )
     assert sum(name.startswith("batch_prefill_with_attention_sink") for name in asked) == 4
+    assert sum(name.startswith("xqa_") for name in asked) == 4
+    needed = module_check.in_environment(
+        store, stack, tmp_path / "empty", options=("--parts-out", "cutlass-moe,xqa-decode,eagle3")
+    )
+    assert {module.name for module in needed.modules} == {
+        name for name in asked if name.startswith(("batch_prefill_with_attention_sink", "sampling"))
+    }
     assert not any(route.failed for route in empty.routes)
     assert len(empty.problems) == len(asked)
     for name in asked:
@@ -85,20 +89,6 @@ def test_modules_of_other_sources_are_refused(tmp_path):
     other = folder_for(tmp_path / "other", "0" * 40)
     with pytest.raises(CheckFailed, match="other sources"):
         module_check.in_environment(store, stack, other)
-
-
-def test_the_newest_modules_of_the_series_are_taken(store, monkeypatch):
-    monkeypatch.setattr(module_check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
-    archs = parse_archs("12.1f")
-    for key, tree, platform in (("1", "b" * 40, "linux/amd64"), ("2", "a" * 40, "linux/arm64")):
-        seal(folder_for(store.root / "aot" / key, tree, platform=platform))
-    with pytest.raises(BadInput, match="no modules to check"):
-        module_check.find(store, load_stack(), AMD64, archs)
-    seal(folder_for(store.root / "aot" / "3", "a" * 40))
-    assert module_check.find(store, load_stack(), AMD64, archs).name == "3"
-    (store.root / "aot" / "3" / "added").write_text("x")
-    with pytest.raises(CheckFailed, match="damaged"):
-        module_check.find(store, load_stack(), AMD64, archs)
 
 
 class Spec:
@@ -225,11 +215,11 @@ SAID = b"""{"capability": "12.1", "compiler": "", "driver": "stub", "problems": 
 
 def test_in_an_image_the_script_runs_with_the_images_own_python_and_without_a_network():
     engine = Engine(SAID)
-    report = module_check.in_image(engine, "localhost/x", options=("--xqa",))
+    report = module_check.in_image(engine, "localhost/x", options=("--without", "m"))
     (launch,) = engine.launches
     assert (launch.entrypoint, launch.network, engine.removed) == ("/opt/venv/bin/python", False, 1)
     assert list(launch.command) == [
-        "/run/sparkforge-checks/aot.py", "--out", "/run/sparkforge-checks/found.json", "--xqa",
+        "/run/sparkforge-checks/aot.py", "--out", "/run/sparkforge-checks/found.json", "--without", "m",
     ]  # fmt: skip
     assert report.rows() == [("m", "wrong", "f", "r")]
     assert report.plain()["passed"] is False
@@ -264,6 +254,9 @@ class Labelled:
 def test_a_result_says_what_was_checked_and_names_no_folder_of_this_machine():
     subject = module_check.of_image(Labelled(LABELS), "localhost/x")
     assert subject.trees == {"vllm": "v" * 40, "flashinfer": "f" * 40}
+    assert subject.options == []
+    lacking = module_check.of_image(Labelled(LABELS | {"dev.sparkforge.parts-left-out": "cutlass-moe"}), "localhost/x")
+    assert lacking.options == ["--parts-out", "cutlass-moe"]
     report = module_check.in_image(
         Engine(SAID.replace(b'"file": ""', b'"file": "/opt/venv/aot/m/m.so"')), "localhost/x"
     )
@@ -284,6 +277,8 @@ def test_an_image_without_modules_has_nothing_to_check(label, value):
 
 def test_a_folder_says_what_it_is(monkeypatch, tmp_path):
     monkeypatch.setattr(module_check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
-    subject = module_check.of_folder(None, load_stack(), folder_for(tmp_path / "m", "a" * 40))
+    folder = folder_for(tmp_path / "m", "a" * 40, left_out={"fused_moe_120": ["cutlass-moe", "other"]})
+    subject = module_check.of_folder(None, load_stack(), folder)
     assert (subject.where, subject.aot, subject.archs) == ("environment", "k", ["12.1f"])
+    assert subject.options == ["--parts-out", "cutlass-moe,other"]
     assert set(subject.trees) == {"vllm", "flashinfer"}

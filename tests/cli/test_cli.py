@@ -30,7 +30,7 @@ def typed(*words, **env):
         (("--help", "nonsense"), 2, "No idea what 'nonsense' is"),
         (("patches.edit",), 2, "required positional"),
         (("build", "--arch", "121f"), 2, "--arch 12.1f"),
-        (("build", "--target", "gpu"), 2, "targets: serve, cpu"),
+        (("build", "--target", "gpu"), 2, "choices: serve, cpu"),
         (("build", "--stack", "vllm-9"), 2, "stacks: vllm-0.21"),
         (("smoke", "--model", "/nowhere"), 2, "is no folder"),
         (("overlay", "--into", "/nowhere", "--revert"), 2, "no virtual environment"),

@@ -93,13 +93,13 @@ class Demo:
         folder.chmod(0o700)
         return folder.parent
 
-    def modules(self, word: str) -> context.Ahead:
+    def modules(self, word: str) -> context.ModuleFolder:
         """A module that stays the same, of sources whose tree has another id for every word."""
         folder = self.folder / "modules"
         (folder / "probe").mkdir(parents=True, exist_ok=True)
         (folder / "probe" / "probe.so").write_bytes(b"a module")
         (folder / "aot.json").write_text(json.dumps({"tree": word}))
-        return context.Ahead(folder, "f" * 64, tree_id(word))
+        return context.ModuleFolder(folder, "f" * 64, tree_id(word))
 
     def assemble(self, word: str) -> context.Context:
         return context.assemble(

@@ -10,7 +10,7 @@ from sparkforge.image.layers import difference
 UPSTREAM = labels.Upstream(
     release="0.21.0", commit="c" * 40, tree="t" * 40, series="s" * 64, wheel="w" * 64, package="vllm"
 )
-FACTS = labels.Facts(
+FACTS = labels.ImageFacts(
     stack="vllm-0.21",
     target="serve",
     platform="linux/arm64",
@@ -62,6 +62,12 @@ def test_an_image_says_which_modules_it_has_or_that_it_has_none():
     with_them = msgspec.structs.replace(FACTS, aot="a" * 64, aot_modules={"sampling": "f" * 64})
     assert labels.labels(with_them)["dev.sparkforge.aot"] == "a" * 64
     assert labels.manifest(with_them)["aot_modules"] == {"sampling": "f" * 64}
+    assert labels.PARTS_LEFT_OUT not in labels.labels(with_them)
+    lacking = msgspec.structs.replace(
+        with_them, aot_left_out={"fused_moe_120": "why"}, parts_left_out={"moe": ["fused_moe_120"], "xqa": ["x"]}
+    )
+    assert labels.labels(lacking)[labels.PARTS_LEFT_OUT] == "moe,xqa"
+    assert labels.manifest(lacking)["aot_left_out"] == {"fused_moe_120": "why"}
     without = msgspec.structs.replace(FACTS, aot=labels.NO_MODULES)
     assert labels.labels(without)["dev.sparkforge.aot"] == "none"
     assert "dev.sparkforge.aot" not in labels.labels(FACTS)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from sparkforge.aot import modules as build
+from sparkforge.aot.selection import PartModules
 from sparkforge.core.errors import BadInput, EnvironmentLacks
 from sparkforge.core.pipeline import Pipeline
 from sparkforge.core.platforms import Platform
@@ -27,17 +28,20 @@ def asked(**words):
         ({"arch": "12.0f,12.1f"}, ""),
         ({"target": "cpu"}, "compiles nothing for a GPU"),
         ({"arch": "9.0a,12.1f"}, "found on a GPU that is no SM12x"),
-        ({"aot": False}, "--no-aot"),
+        ({"aot": "none"}, "--aot none"),
     ],
 )
 def test_modules_are_for_images_that_serve_on_sm12x_alone(words, why):
-    said = module_step.left_out(asked(**words))
+    said = module_step.why_none(asked(**words))
     assert (why in said) if why else said == ""
 
 
-def test_a_negative_number_of_compilers_is_bad_input():
+def test_a_negative_number_of_compilers_and_another_choice_of_modules_are_bad_input():
     with pytest.raises(BadInput, match="--jobs -1"):
         asked(jobs=-1)
+    with pytest.raises(BadInput, match="--aot some") as refused:
+        asked(aot="some")
+    assert refused.value.why == "choices: needed, all, none"
 
 
 def module(**versions):
@@ -47,10 +51,10 @@ def module(**versions):
     )  # fmt: skip
 
 
-def some(tmp_path, *, compiled=0, **versions):
+def some(tmp_path, *, compiled=0, left_out=None, **versions):
     said = facts.Facts(
-        format=1, key="k" * 64, platform="linux/amd64", archs=["12.1f"], tree="t" * 40, toolchain="", versions={},
-        modules=[module(**versions)], units=[], reads={},
+        format=2, key="k" * 64, platform="linux/amd64", archs=["12.1f"], tree="t" * 40, toolchain="", versions={},
+        modules=[module(**versions)], units=[], reads={}, left_out=left_out or {},
     )  # fmt: skip
     return build.Modules(tmp_path, said, compiled, compiled, 7.0, 5.0)
 
@@ -88,7 +92,7 @@ def step(store, tmp_path, monkeypatch):
         made.append(1)
         return some(tmp_path, compiled=3)
 
-    monkeypatch.setattr(module_step, "wanted", lambda _, __, ___, upstreams: upstreams.overlays["flashinfer"])
+    monkeypatch.setattr(module_step, "wanted", lambda _, __, ___, upstreams, ____: upstreams.overlays["flashinfer"])
     monkeypatch.setattr(build, "key", lambda _: "key")
     monkeypatch.setattr(build, "build", built)
     monkeypatch.setattr(build, "known", lambda *_: some(tmp_path) if made else None)
@@ -127,16 +131,33 @@ def test_a_plan_whose_sources_are_not_there_yet_waits_for_them(step, capsys):
 
 
 def test_leaving_them_out_is_said_and_is_no_row(step, capsys):
-    ahead, rows = step(Asked, aot=False)
+    ahead, rows = step(Asked, aot="none")
     assert (ahead.modules, ahead.key, rows) == (None, "none", [])
-    assert "[ none ] aot: --no-aot" in capsys.readouterr().err
+    assert ahead.left_out == {"*": "--aot none; a server compiles what it needs when it starts"}
+    assert ahead.parts_left_out == {}
+    assert "[ none ] aot: --aot none" in capsys.readouterr().err
     ahead, _ = step(Asked, target="cpu")
-    assert ahead.key == ""
+    assert (ahead.key, ahead.left_out) == ("", {})
+
+
+def test_an_image_says_which_modules_it_lacks_and_which_parts_it_refuses_for_that(tmp_path):
+    made = some(tmp_path, left_out={"fused_moe_120": ["cutlass-moe"], "xqa": ["xqa-decode"]})
+    ahead = module_step.ImageModules(made, made.facts.key)
+    assert ahead.held == {"m": "0" * 64}
+    assert ahead.left_out["fused_moe_120"] == "only for parts that are off by default: cutlass-moe"
+    assert ahead.parts_left_out == {"cutlass-moe": ["fused_moe_120"], "xqa-decode": ["xqa"]}
+
+
+def test_only_needed_leaves_modules_out_for_the_sake_of_parts(store, monkeypatch):
+    wheel, part = store.root / "wheel", PartModules("p", on=False, modules=("m",))
+    monkeypatch.setattr(module_step.fetch, "fetch_all", lambda *_: [wheel])
+    for choice, parts in (("needed", (part,)), ("all", ())):
+        assert module_step._asked(store, load_stack(), asked(aot=choice), None, [part]).parts == parts
 
 
 def test_an_image_is_another_one_with_and_without_modules():
-    parts = image_step.Parts(Upstreams({}, {}), None, Wheels(), None, module_step.Ahead(None, "none"))
-    other = replace(parts, ahead=module_step.Ahead(None, "k" * 64))
+    parts = image_step.Parts(Upstreams({}, {}), None, Wheels(), None, module_step.ImageModules(None, "none"))
+    other = replace(parts, ahead=module_step.ImageModules(None, "k" * 64))
     first, second = (image_step.inputs(asked(), one) for one in (parts, other))
     assert {name for name in first if first[name] != second[name]} == {"aot"}
 
@@ -157,7 +178,7 @@ def test_an_environment_that_has_to_be_made_is_counted(store, monkeypatch):
     stack = load_stack()
     monkeypatch.setattr(module_step.venv, "wanting", lambda *_: ("torch",))
     assert module_step.environment(store, stack, asked()) == ("torch",)
-    assert module_step.environment(store, stack, asked(aot=False)) == ()
+    assert module_step.environment(store, stack, asked(aot="none")) == ()
 
     def lacking(*_):
         raise EnvironmentLacks("no lock for this Python")
@@ -167,7 +188,7 @@ def test_an_environment_that_has_to_be_made_is_counted(store, monkeypatch):
     monkeypatch.setattr(module_step.venv, "ensure", lacking)
     with pytest.raises(EnvironmentLacks, match="no environment") as refused:
         module_step._python(store, stack)
-    assert "--no-aot" in refused.value.do
+    assert "--aot none" in refused.value.do
 
 
 def test_what_it_took_is_told_where_it_was_measured(tmp_path, monkeypatch):

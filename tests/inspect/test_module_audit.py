@@ -168,7 +168,7 @@ def test_a_folder_passes_only_with_all_of_its_modules(read, monkeypatch, tmp_pat
     empty = {"sha256": "s", "size": 1, "exports": [], "needed": [], "versions": {}, "sources": "", "link_seconds": 0.0}
     said = [facts.Module(name=name, file=f"{name}.so", **empty) for name in ("m", "n")]
     built = {"format": 1, "key": "k", "platform": "linux/amd64", "archs": ["12.1f"], "tree": "t", "toolchain": ""}
-    facts.write(tmp_path, facts.Facts(**built, versions={}, modules=said, units=[], reads={}))
+    facts.write(tmp_path, facts.Facts(**built, versions={}, modules=said, units=[], reads={}, left_out={}))
     monkeypatch.setattr(auditing, "read", lambda library, said, *_: {"m": sound, "n": broken}[said.name])
     lines = []
     report = auditing.audit(tmp_path, tmp_path, say=lines.append)

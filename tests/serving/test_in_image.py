@@ -13,7 +13,7 @@ import pytest
 from sparkforge.core.hashing import key_of
 from sparkforge.core.paths import IMAGES
 from sparkforge.image.image_step import Parts, _checkout
-from sparkforge.image.module_step import Ahead
+from sparkforge.image.module_step import ImageModules
 from sparkforge.image.part_steps import Upstreams
 from sparkforge.serving import carried as of_image
 from sparkforge.serving.words import command
@@ -141,6 +141,20 @@ def test_a_kernel_that_the_user_names_in_any_way_is_the_only_one_that_is_named(i
     assert {name: value for name, value in found.items() if name != "VLLM_FLASHINFER_XQA_DECODE"} == variables
 
 
+def test_a_part_whose_modules_were_left_out_is_refused_with_the_build_that_adds_them(image):
+    image("--help")  # makes the folder
+    manifest = {"parts_left_out": {"cutlass-moe": ["fused_moe_120"], "xqa-decode": ["xqa_a", "xqa_b"]}}
+    (image.folder / "serve" / "manifest.json").write_text(json.dumps(manifest))
+    told(image())
+    told(image("--parts", "fp8-kv"))
+    for parts in ("cutlass-moe", "all"):
+        done = image("--parts", parts)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "cannot turn on" in done.stderr
+        assert "without fused_moe_120" in done.stderr or "without xqa_a, xqa_b" in done.stderr
+        assert "invoke build --aot all" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -214,7 +228,7 @@ def test_models_that_can_be_read_are_served_from_a_cache_that_cannot_be_written(
 
 
 def test_a_change_of_a_profile_is_a_new_image():
-    parts = Parts(Upstreams({}, {}), None, None, None, Ahead(None, "none"), of_image.text("vllm-0.21", "cpu"))
+    parts = Parts(Upstreams({}, {}), None, None, None, ImageModules(None, "none"), of_image.text("vllm-0.21", "cpu"))
     before = key_of(_checkout(parts))
     assert key_of(_checkout(replace(parts, profiles=parts.profiles))) == before
     assert key_of(_checkout(replace(parts, profiles=parts.profiles.replace("1024", "2048")))) != before

@@ -132,6 +132,17 @@ def test_a_status_and_a_sentence(typed, words, env, images, status, said):  # no
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("words", [(), ("--image", "localhost/sparkforge:needed"), ("--print",)])
+def test_a_part_whose_modules_were_left_out_of_the_image_is_refused(typed, words):
+    images = {"localhost/sparkforge:needed": labelled("serve", **{"parts-left-out": "cutlass-moe,eagle3"})}
+    refused = typed("serve", "--parts", "cutlass-moe", *words, images=images)
+    assert (refused.returncode, refused.ran, refused.stdout) == (2, [], "")
+    assert "localhost/sparkforge:needed cannot turn on cutlass-moe" in refused.stderr
+    assert "invoke build --aot all" in refused.stderr
+    assert typed("serve", *words, images=images).returncode == 0
+    assert typed("serve", *words, "--parts", "xqa-decode", images=images).returncode == 0
+
+
 def test_an_image_for_tests_is_served_from_with_a_warning(typed):
     done = typed("serve", "--dry-run", images={"localhost/sparkforge:t": labelled("serve", **{"test-only": "true"})})
     assert done.returncode == 0
