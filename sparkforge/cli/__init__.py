@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from sparkforge.cli import aot, aot_checks, backends, build, kernels, patches, project, proofs, serve
+from sparkforge.cli import aot, aot_checks, backends, build, kernels, patches, project, proofs, roofline, serve
 
 
 def namespace() -> Collection:
     """All tasks, as `invoke --list` shows them."""
     top = Collection()
-    for module in (build, backends, project, serve):
+    for module in (build, backends, project, serve, roofline):
         for name, task in Collection.from_module(module).tasks.items():
             top.add_task(task, name=name)
     top.add_collection(Collection.from_module(patches, name="patches"))

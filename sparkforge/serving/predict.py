@@ -28,28 +28,50 @@ class Shape:
         layers: of which every other one attends within the window.
         experts: a layer.
         top: experts that a token visits.
-        hidden: width; also the width inside an expert.
+        hidden: width.
+        inner: width inside an expert.
         heads: query heads.
         kv_heads: key and value heads.
         head: width of a head.
         vocab: tokens.
-        window: tokens.
+        window: tokens that a layer with a sliding window sees.
+        full: layers without a window; None is every other one.
     """
 
     layers: int
     experts: int
     top: int = 4
     hidden: int = 2880
+    inner: int = 2880
     heads: int = 64
     kv_heads: int = 8
     head: int = 64
     vocab: int = 201088
     window: int = 128
+    full: int | None = None
+
+    @property
+    def full_layers(self) -> int:
+        """Layers that attend to the whole context."""
+        return self.layers // 2 if self.full is None else self.full
 
     @property
     def expert(self) -> int:
-        """Weights of one expert."""
-        return 3 * self.hidden * self.hidden
+        """Weights of one expert: gate, up and down."""
+        return 3 * self.hidden * self.inner
+
+    @property
+    def biases(self) -> int:
+        """Biases, norms and sinks, all layers: read from the layout of gpt-oss's checkpoint."""
+        attention = (self.heads + 2 * self.kv_heads) * self.head + self.hidden + self.heads
+        experts = self.experts * (2 * self.inner + self.hidden) + self.experts
+        return self.layers * (attention + experts + 2 * self.hidden) + self.hidden
+
+    @property
+    def total(self) -> int:
+        """Parameters of the whole model, embedding included."""
+        weights = self.layers * self.experts * self.expert + self.qkv + self.out + self.router
+        return weights + 2 * self.head_weights + self.biases
 
     @property
     def qkv(self) -> int:
@@ -99,32 +121,39 @@ def padded(shape: Shape, kernel: str) -> float:
 
     Marlin pads the hidden size to 256 and the inner one to 128, CUTLASS both to 128: 9 % and 4.5 % for 2880.
     """
-    sizes = {"marlin": (256, 128), "gemm": (128, 128)}[kernel]
-    width, inner = (-(-shape.hidden // size) * size for size in sizes)
-    return width * inner / shape.hidden**2
-
-
-def dense(shape: Shape, kept: Kept) -> float:
-    """Bytes of qkv, o, lm_head, router and small things: all of a step reads them once."""
-    parts = ((shape.qkv, kept.qkv), (shape.out, kept.out), (shape.head_weights, kept.lm_head), (shape.router, False))
-    return sum(weights * (_MX if quantized else _BF16) for weights, quantized in parts) + _SMALL
+    wide, narrow = {"marlin": (256, 128), "gemm": (128, 128)}[kernel]
+    width, inner = -(-shape.hidden // wide) * wide, -(-shape.inner // narrow) * narrow
+    return width * inner / (shape.hidden * shape.inner)
 
 
 def cache(shape: Shape, kept: Kept, context: int) -> float:
     """Bytes of KV that one token reads at a context length; every other layer sees its window alone."""
-    full = shape.layers // 2
+    full = shape.full_layers
     tokens = full * context + (shape.layers - full) * min(context, shape.window)
     return float(tokens * 2 * shape.kv_heads * shape.head * kept.kv)
 
 
-def step(shape: Shape, kept: Kept, context: int, tokens: int = 1) -> float:
-    """Bytes that one decode step reads, with `tokens` verified at once.
+def components(shape: Shape, kept: Kept, context: int, tokens: int = 1, kernel: str | None = None) -> dict[str, float]:
+    """Bytes that one decode step reads, by component, with `tokens` verified at once.
 
     Experts of several tokens: as many as even routing visits, experts * (1 - (1 - top / experts) ** tokens), an upper
-    bound on the bytes of real routing.
+    bound on the bytes of real routing. With a kernel's padding of the experts where one is named.
     """
     visited = shape.experts * (1 - (1 - shape.top / shape.experts) ** tokens)
-    return shape.layers * visited * shape.expert * _MX + dense(shape, kept) + cache(shape, kept, context)
+    return {
+        "experts": shape.layers * visited * shape.expert * _MX * (padded(shape, kernel) if kernel else 1),
+        "qkv": shape.qkv * (_MX if kept.qkv else _BF16),
+        "o": shape.out * (_MX if kept.out else _BF16),
+        "lm_head": shape.head_weights * (_MX if kept.lm_head else _BF16),
+        "router": shape.router * _BF16,
+        "biases and norms": _SMALL,
+        "KV cache": cache(shape, kept, context),
+    }
+
+
+def step(shape: Shape, kept: Kept, context: int, tokens: int = 1) -> float:
+    """Bytes that one decode step reads, with `tokens` verified at once, no padding."""
+    return sum(components(shape, kept, context, tokens).values())
 
 
 def roof(shape: Shape, kept: Kept, context: int) -> float:
@@ -139,8 +168,9 @@ def break_even(shape: Shape, kept: Kept, context: int, drafted: int) -> float:
 
 def resident(shape: Shape, kept: Kept, kernel: str | None = None) -> float:
     """Bytes of all weights on each machine; with a kernel's padding where one is named."""
-    experts = shape.layers * shape.experts * shape.expert * _MX * (padded(shape, kernel) if kernel else 1)
-    return (experts + dense(shape, kept) + shape.head_weights * _BF16) / kept.machines
+    read = components(shape, kept, context=0, kernel=kernel)
+    experts = read["experts"] * shape.experts / shape.top  # a token reads only its own
+    return (sum(read.values()) - read["experts"] + experts + shape.head_weights * _BF16) / kept.machines
 
 
 def room(shape: Shape, kept: Kept, share: float, kernel: str, working: float) -> float:
@@ -154,5 +184,5 @@ def room(shape: Shape, kept: Kept, share: float, kernel: str, working: float) ->
         working: bytes set aside for activations, graphs and the CUDA context.
     """
     free = VISIBLE * share - resident(shape, kept, kernel) - working
-    each = (shape.layers // 2) * 2 * shape.kv_heads * shape.head * kept.kv / kept.machines
+    each = shape.full_layers * 2 * shape.kv_heads * shape.head * kept.kv / kept.machines
     return max(free, 0.0) / each

@@ -43,7 +43,7 @@ def test_the_checkpoint_and_what_marlin_makes_of_it():
     assert predict.resident(SHAPE, BF16) / 1e9 == pytest.approx(65.25, abs=0.1)
     assert predict.padded(SHAPE, "marlin") == pytest.approx(3072 * 2944 / 2880**2)
     assert predict.padded(SHAPE, "gemm") == pytest.approx(2944**2 / 2880**2)
-    assert predict.padded(Shape(layers=2, experts=2, hidden=512), "marlin") == 1.0
+    assert predict.padded(Shape(layers=2, experts=2, hidden=512, inner=512), "marlin") == 1.0
 
 
 def test_two_machines_share_evenly():
