@@ -23,8 +23,8 @@ WIDTH = 100  # columns of a table, in a pipe too; a narrower terminal gets a nar
 
 _STYLES = {
     "green": ("cached", "done", "fresh", "loads", "ok", "on", "passed", "proved", "sound"),
-    "red": ("error", "failed", "missing", "not proved", "refused", "FAILED"),
-    "yellow": ("plan", "skipped", "stale", "unstamped", "warning"),
+    "red": ("edited", "error", "failed", "missing", "not proved", "refused", "FAILED"),
+    "yellow": ("plan", "skipped", "stale", "unbound", "warning"),
 }
 _STYLE_OF = {word: style for style, words in _STYLES.items() for word in words}
 _LOG_SECONDS = 10.0  # between two lines of progress where there is no terminal

@@ -1,6 +1,6 @@
-"""Proofs that are too long for every run: results that say what they read, and whether that still stands.
+"""Results: what was measured, what it was bound to when it was measured, and whether that still stands.
 
-`results/proofs.yaml` lists them: which result file, what it proves, where it ran, the command that repeats it, and the
-sources that it read. A result is stamped with the identity of each of those sources; when one changes, the result
-proves nothing of what is there now, and a fast test says so.
+`results/proofs.yaml` lists every result file: its claim, the machine it needs, the command that repeats it, and the
+function that judges its samples. The program that measured wrote the file with `provenance`, which binds it to its
+sources, commit, machine and content. `proofs` reads it again: a verdict is computed on reading and never stored.
 """

@@ -1,11 +1,18 @@
-"""The list of proofs, and the state of each."""
+"""The list of results, and what each is worth now.
+
+States: *fresh* (bound, right, and every source is as it was), *stale* (a source has changed), *failed* (its samples do
+not pass its judge), *edited* (its content has another hash than the run wrote), *unbound* (nothing binds it to a run, or
+what does cannot be trusted: a record of what was seen and no proof) and *missing*.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,81 +20,80 @@ import msgspec
 
 from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.core.paths import RESULTS, ROOT, shown
-from sparkforge.inputs.recipes import load
-from sparkforge.results.identity import Sources
+from sparkforge.core.store import Store
+from sparkforge.git.objects import entries
+from sparkforge.git.of_store import git_of
+from sparkforge.inputs.recipes import Stack, load
+from sparkforge.patches import trees
+from sparkforge.results.provenance import KEY, blob, digest
 
 LIST = RESULTS / "proofs.yaml"
-KEY = "proof"
-HEAD = ("proof", "what", "where it ran", "state", "why")
+HEAD = ("result", "state", "what it shows", "why")
+_SHOWN = 3
 
 
 class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One entry of the list; its key is the result file, relative to the checkout.
 
     Attributes:
-        what: what it proves, in one line.
-        where: the machine that it needs, and did run on.
-        repeat: the command that makes the result anew.
-        reads: sources whose change voids it, as `sources.Sources.found` takes them.
-        holds: key of the result that must be true, with dots between keys; "" where the result has no such key.
+        what: what it shows, in one line.
+        where: the machine that it needs, and ran on.
+        repeat: the command that makes it again.
+        judge: `FILE:FUNCTION`, a function that takes the result and returns what is wrong with its samples; "" where
+            there is nothing to judge, only times say.
+        release: whether a release needs it fresh.
     """
 
     what: str
     where: str
     repeat: str
-    reads: tuple[str, ...]
-    holds: str = ""
-
-
-class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a result says of its sources, under the key `proof`.
-
-    Attributes:
-        reads: identity of each source that it read, by name.
-        trees: git tree ids of the upstreams that it read.
-    """
-
-    reads: dict[str, str]
-    trees: dict[str, str]
+    judge: str = ""
+    release: bool = False
 
 
 class State(Enum):
-    """What a result is worth now."""
+    """What a result is worth now; see the module."""
 
     FRESH = "fresh"
     STALE = "stale"
     FAILED = "failed"
-    UNSTAMPED = "unstamped"
+    EDITED = "edited"
+    UNBOUND = "unbound"
     MISSING = "missing"
 
 
 @dataclass(frozen=True)
 class Row:
-    """A proof and its state.
+    """A result and its state.
 
     Attributes:
-        result: the result file, relative to the checkout.
+        result: the file, relative to the checkout.
         proof: its entry.
         state: what it is worth now.
-        why: sources that differ, or what else is wrong; "" for a fresh one.
+        why: sources that differ, findings of the judge, or what else is wrong; empty for a fresh one.
+        run: when and at which commit it was made; empty for an unbound one.
     """
 
     result: str
     proof: Proof
     state: State
-    why: str
+    why: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()
 
     def cells(self) -> tuple[str, ...]:
         """Under `HEAD`."""
-        return (self.result, self.proof.what, self.proof.where, self.state.value, self.why)
+        more = (f"and {len(self.why) - _SHOWN} more",) if len(self.why) > _SHOWN else ()
+        name = self.result.removeprefix("results/").removesuffix(".json")
+        return (name, self.state.value, self.proof.what, "; ".join(self.why[:_SHOWN] + more))
 
     def plain(self) -> dict[str, Any]:
         """For `--json`."""
-        return {"result": self.result, **msgspec.to_builtins(self.proof), "state": self.state.value, "why": self.why}
+        said = {"state": self.state.value, "why": list(self.why), "run": list(self.run)}
+        return {"result": self.result, **msgspec.to_builtins(self.proof), **said}
 
 
 def listed(path: Path = LIST) -> dict[str, Proof]:
-    """All proofs, by result file.
+    """Every result, by its file.
 
     Raises:
         BadInput: the list is not valid.
@@ -95,68 +101,110 @@ def listed(path: Path = LIST) -> dict[str, Proof]:
     return load(path, dict[str, Proof])
 
 
-def result(path: Path) -> dict[str, Any]:
-    """A result file's content.
+def tree_files(stack: Stack, store: Store) -> Callable[[str], Mapping[str, str]]:
+    """A function that gives git's blob id of every file of an upstream's patched tree, made when it is asked for."""
+
+    @cache
+    def files(upstream: str) -> Mapping[str, str]:
+        tree = trees.of(store, stack, upstream)
+        return {path: entry.blob for path, entry in entries(git_of(store), tree.id).items()}
+
+    return files
+
+
+def rows(
+    files: Callable[[str], Mapping[str, str]], proofs: Mapping[str, Proof] | None = None, *, root: Path = ROOT
+) -> list[Row]:
+    """State of every result.
+
+    Args:
+        files: blob ids of an upstream's patched tree, by path; asked only for upstreams that a bound result read.
+        proofs: by result file; the list of this checkout by default.
+        root: the checkout.
+    """
+    return [_row(files, root, name, proof) for name, proof in (listed() if proofs is None else proofs).items()]
+
+
+def _row(files: Callable[[str], Mapping[str, str]], root: Path, name: str, proof: Proof) -> Row:
+    path = root / name
+    if not path.is_file():
+        return Row(name, proof, State.MISSING, ("there is no such file",))
+    said = _read(path)
+    record = said.get(KEY)
+    if not isinstance(record, dict):
+        return Row(name, proof, State.UNBOUND, ("made before results were bound",))
+    run = (
+        record["begun"],
+        str(record["commit"]["id"]),
+        *(f"dirty: {file}" for file in record["commit"]["dirty"] or ()),
+    )
+    if record.get("sha256") != digest(said):
+        return Row(name, proof, State.EDITED, ("its content is not what the run wrote",), run)
+    if record["wrong"]:
+        return Row(name, proof, State.UNBOUND, tuple(record["wrong"]), run)
+    if findings := judged(root, proof.judge, said):
+        return Row(name, proof, State.FAILED, tuple(findings), run)
+    differing = tuple(_differing(files, root, record["reads"]))
+    return Row(name, proof, State.STALE if differing else State.FRESH, differing, run)
+
+
+def judged(root: Path, judge: str, result: Mapping[str, Any]) -> list[str]:
+    """What a judge finds wrong with a result's samples; a result that lacks what it should hold is wrong too.
 
     Raises:
-        BadInput: not there, or no JSON object.
+        BadInput: there is no such judge.
     """
+    if not judge:
+        return []
+    file, _, name = judge.partition(":")
+    spec = importlib.util.spec_from_file_location(f"judge_{abs(hash(file))}", root / file)
+    if spec is None or spec.loader is None or not (root / file).is_file():
+        raise BadInput(f"there is no judge {judge}", why=f"{file} is no Python file", do=f"correct {shown(LIST)}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    try:
+        return [str(one) for one in getattr(module, name)(result)]
+    except (KeyError, TypeError, IndexError) as lacking:
+        return [f"not what {judge} judges: {type(lacking).__name__}: {lacking}"]
+
+
+def _differing(files: Callable[[str], Mapping[str, str]], root: Path, reads: Mapping[str, str]) -> list[str]:
+    """Sources that are not what the run opened."""
+    found = []
+    for name, then in reads.items():
+        upstream, colon, path = name.partition(":")
+        if colon:
+            now = files(upstream).get(path)
+        else:
+            now = blob((root / name).read_bytes()) if (root / name).is_file() else None
+        if now != then:
+            found.append(f"{name} {'changed' if now else 'is gone'}")
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         said = json.loads(path.read_bytes())
-    except (OSError, ValueError) as bad:
-        raise BadInput(f"{shown(path)} is no result", why=str(bad)) from bad
+    except ValueError as bad:
+        raise BadInput(f"{shown(path)} is not JSON", why=str(bad), do="git restore it, or repeat the run") from bad
     if not isinstance(said, dict):
-        raise BadInput(f"{shown(path)} is no result", why="it is no JSON object")
+        raise BadInput(f"{shown(path)} is no result", why="it holds no JSON object", do="repeat the run")
     return said
 
 
-def rows(sources: Sources, proofs: Mapping[str, Proof] | None = None, *, root: Path = ROOT) -> list[Row]:
-    """State of every proof."""
-    every = listed() if proofs is None else proofs
-    return [Row(name, proof, *_state(sources, root / name, proof)) for name, proof in every.items()]
-
-
-def _state(sources: Sources, path: Path, proof: Proof) -> tuple[State, str]:
-    if not path.is_file():
-        return State.MISSING, "there is no such result"
-    said = result(path)
-    if proof.holds and (found := _at(said, proof.holds)) is not True:
-        return State.FAILED, f"{proof.holds} is {json.dumps(found)}"
-    if KEY not in said:
-        return State.UNSTAMPED, f"invoke proofs.stamp {path.name}"
-    stamp = msgspec.convert(said[KEY], Stamp)
-    try:
-        now = sources.found(proof.reads)
-    except BadInput as gone:
-        return State.STALE, f"{gone.what}: {gone.why}"
-    differing = sorted(name for name in now.keys() | stamp.reads.keys() if now.get(name) != stamp.reads.get(name))
-    if not differing:
-        return State.FRESH, ""
-    return State.STALE, "; ".join(f"{name} {_how(name, stamp.reads, now)}" for name in differing)
-
-
-def _how(name: str, then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    if name not in then:
-        return "was not read then"
-    return "changed" if name in now else "is gone or no longer listed"
-
-
-def _at(said: Any, keys: str) -> Any:
-    for key in keys.split("."):
-        said = said.get(key) if isinstance(said, dict) else None
-    return said
-
-
-def require(found: list[Row]) -> None:
-    """Refuse a list in which a proof is not fresh.
+def require(found: list[Row], *, gate: bool) -> None:
+    """Refuse results that were edited or are missing, and with `gate` also a release's that are not fresh.
 
     Raises:
-        CheckFailed: names each result, what changed, and the command that repeats it.
+        CheckFailed: names each result, what is wrong, and the command that repeats it.
     """
-    wrong = [row for row in found if row.state is not State.FRESH]
+    broken = (State.EDITED, State.MISSING)
+    wrong = [
+        row for row in found if row.state in broken or (gate and row.proof.release and row.state is not State.FRESH)
+    ]
     if wrong:
         raise CheckFailed(
-            f"{len(wrong)} of {len(found)} proofs do not stand",
-            why="\n       ".join(f"{row.result}: {row.state.value}: {row.why}" for row in wrong),
-            do="\n       ".join(row.proof.repeat for row in wrong) + "\n       then: invoke proofs.stamp RESULT",
+            f"{len(wrong)} of {len(found)} results do not stand",
+            why="\n       ".join(f"{row.result}: {row.state.value}: {row.cells()[-1]}" for row in wrong),
+            do="\n       ".join(row.proof.repeat for row in wrong),
         )

@@ -56,6 +56,8 @@ PACKAGES = (
     "nvidia-cutlass-dsl",
 )
 WIDTH = 120
+# A build copies other projects there: no file of the tree.
+BUILT = ("vllm/vllm_flash_attn/", "vllm/third_party/")
 _TELL = "SPARKFORGE_READS"  # folder in which children of a run say what they opened
 _NOT_SOURCES = ("build", ".venv", ".git", "results")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+")
@@ -173,32 +175,25 @@ def blob(data: bytes) -> str:
 
 
 def text(value: Any, *, indent: int = 0, lead: int = 0) -> str:
-    """JSON that people can read: what fits a line stands on one, and rows of numbers fill theirs."""
+    """JSON that people can read: what fits a line stands on one, and numbers and words fill theirs."""
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict | list) or lead + len(flat) <= WIDTH:
         return flat
-    inner, margin = indent + 1, " " * (indent + 1)
-    if isinstance(value, dict):
-        lines = []
-        for key, one in value.items():
-            name = json.dumps(key, ensure_ascii=False)
-            lines.append(f"{name}: {text(one, indent=inner, lead=inner + len(name) + 3)}")
-    elif any(isinstance(one, dict | list) for one in value):
-        lines = [text(one, indent=inner, lead=inner + 1) for one in value]
-    else:
-        lines = _filled([json.dumps(one, ensure_ascii=False) for one in value], WIDTH - inner - 1)
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return f"{opening}\n{margin}" + f",\n{margin}".join(lines) + f"\n{' ' * indent}{closing}"
-
-
-def _filled(words: list[str], width: int) -> list[str]:
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 2 + len(word) <= width:
-            lines[-1] += f", {word}"
+    inner = indent + 1
+    lines: list[str] = []
+    full = True  # whether nothing more goes on the last line
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        name = f"{json.dumps(key, ensure_ascii=False)}: " if isinstance(value, dict) else ""
+        item = name + text(one, indent=inner, lead=inner + len(name) + 1)
+        alone = isinstance(one, dict | list)
+        if not (full or alone) and inner + len(lines[-1]) + len(item) + 3 <= WIDTH:
+            lines[-1] += f", {item}"
         else:
-            lines.append(word)
-    return lines
+            lines.append(item)
+        full = alone
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    margin = f"\n{' ' * inner}"
+    return f"{opening}{margin}" + f",{margin}".join(lines) + f"\n{' ' * indent}{closing}"
 
 
 def machine() -> dict[str, Any]:
@@ -282,6 +277,8 @@ def _name(path: Path) -> tuple[str, str]:
     if found := _package(path.parent):
         home, upstream, tree = found
         inside = path.relative_to(home).as_posix()
+        if inside.startswith(BUILT):
+            return "", ""
         moved = next(((old, new) for old, new in MOVED.items() if inside.startswith(old)), ("", ""))
         return f"{upstream}:{moved[1]}{inside.removeprefix(moved[0])}", tree
     if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in _NOT_SOURCES:

@@ -1,299 +1,239 @@
-"""Results that prove something: those of this checkout are fresh, and a stale one is named."""
+"""What a result is worth: bound to its run, its samples judged on reading, its sources as they were."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from sparkforge.cli import proofs as task
+from sparkforge.cli.common import opened
 from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.core.paths import RESULTS, ROOT
-from sparkforge.inputs.recipes import File, Upstream, load_stack
-from sparkforge.results import __main__ as command
-from sparkforge.results import proofs, stamp, verbs
-from sparkforge.results.identity import Sources
+from sparkforge.git.repository import Git
+from sparkforge.results import proofs, provenance
 from sparkforge.results.proofs import Proof, State
 
-sys.path.insert(
-    0, str(Path(__file__).parent.parent / "patches" / "unit")
-)  # importlib mode puts no test folder on the path
-
-from patch_forge import make_forge, message
-
-PIN = {"pkg/a.py": b"a = 1\n", "pkg/b.py": b"b = 1\n", "pkg/far.py": b"far = 1\n", "csrc/k.cu": b"// k\n"}
-V01 = {"pkg/a.py": b"a = 2\n", "pkg/new.py": b"new = 1\n"}
-V02 = {"pkg/b.py": b"b = 2\n"}
-PROOF = Proof("that it works", "a GPU", "python scripts/check.py --json x.json", ())
-READS = ("scripts/*.py", "!scripts/test_*", "demo:@V-01", "demo:csrc/k.cu", "demo:csrc/*")
-
-
-def test_what_is_stamped_is_listed():
-    stamped = [
-        str(path.relative_to(ROOT))
-        for path in sorted(RESULTS.rglob("*.json"))
-        if isinstance(said := json.loads(path.read_bytes()), dict) and proofs.KEY in said
-    ]
-    assert set(stamped) <= set(proofs.listed()), "a stamped result that nobody looks at"
-
-
-def test_what_the_mails_say_of_a_file_is_what_their_tree_holds(forged):
-    forge, sources, tree = forged
-    for path, blob in sources.series["demo"].blobs.items():
-        assert forge.git.text("rev-parse", f"{tree}:{path}") == blob
-    assert set(sources.series["demo"].blobs) == {"pkg/a.py", "pkg/new.py", "pkg/b.py"}
-
-
-def upstream(sdist="0" * 64):
-    file = File("demo-1.0.tar.gz", sdist)
-    return Upstream("demo", "1.0", "https://example.invalid", "0" * 40, file, {}, "patches/demo/1.0", ())
-
-
-def series(forge, *changes):
-    text = [message(f"V-0{number}", f"demo: change {number}") for number in range(1, len(changes) + 1)]
-    head = forge.commit
-    for each, change in zip(text, changes, strict=True):
-        head = forge.made(head, change, each)
-    tree = forge.git.text("rev-parse", f"{head}^{{tree}}")
-    forge.write(forge.patches(*zip(text, changes, strict=True)), tree)
-    return tree
+JUDGE = """
+def failures(result):
+    return [f"{one} is more than 3" for one in result["samples"] if one > 3]
+"""
+TREE = {"csrc/k.cu": provenance.blob(b"// k\n"), "pkg/a.py": provenance.blob(b"a\n")}
+PROOF = Proof(
+    "that it works", "a GPU", "python scripts/check.py --json x.json", "scripts/judge.py:failures", release=True
+)
 
 
 @pytest.fixture
-def forged(tmp_path):
-    forge = make_forge(tmp_path, PIN)
-    tree = series(forge, V01, V02)
-    scripts = forge.root / "scripts"
-    scripts.mkdir()
-    (scripts / "check.py").write_text("check = 1\n")
-    (scripts / "test_check.py").write_text("not read\n")
-    return forge, Sources({"demo": upstream()}, forge.root), tree
+def checkout(tmp_path):
+    """A checkout with one bound result, whose judge and sources it holds."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/judge.py").write_text(JUDGE)
+    (tmp_path / "scripts/check.py").write_text("check = 1\n")
+    reads = {"scripts/check.py": provenance.blob(b"check = 1\n")} | {
+        f"demo:{path}": blob for path, blob in TREE.items()
+    }
+    bound(tmp_path, reads=reads)
+    return tmp_path
 
 
-@pytest.fixture
-def stamped(forged):
-    forge, sources, tree = forged
-    proof = msgspec.structs.replace(PROOF, reads=READS, holds="verdict.ok")
-    path = forge.root / "x.json"
-    path.write_text(json.dumps({"verdict": {"ok": True}, "trees": {"demo": tree}, "share": 0.1}, indent=1) + "\n")
-    stamp.stamp(path, proof, sources, forge.git)
-    return forge, path, proof
+def bound(root, *, samples=(1, 2), **record):
+    """Write x.json as a run does."""
+    run = {"begun": "2026-11-22T06:00:00Z", "commit": {"id": "4" * 40, "dirty": []}, "wrong": [], "reads": {}}
+    said = {"samples": list(samples), "provenance": run | record}
+    said["provenance"]["sha256"] = provenance.digest(said)
+    (root / "x.json").write_text(provenance.text(said))
+    return said
 
 
-def state(forge, proof, sdist="0" * 64):
-    (row,) = proofs.rows(Sources({"demo": upstream(sdist)}, forge.root), {"x.json": proof}, root=forge.root)
-    return row.state, row.why
+def row(root, tree=TREE, proof=PROOF):
+    (found,) = proofs.rows({"demo": tree}.__getitem__, {"x.json": proof}, root=root)
+    return found
 
 
-def test_a_stamp_leaves_the_result_as_it_was_and_can_be_made_again(stamped):
-    forge, path, proof = stamped
-    before = path.read_text()
-    assert before.startswith('{\n "verdict": {\n  "ok": true\n')
-    assert before.endswith("}\n")
-    stamp.stamp(path, proof, Sources({"demo": upstream()}, forge.root), forge.git)
-    assert path.read_text() == before
-    reads = json.loads(before)["proof"]["reads"]
-    assert set(reads) == {"scripts/check.py", "demo:", "demo:pkg/a.py", "demo:pkg/new.py", "demo:csrc/k.cu"}
-    assert state(forge, proof) == (State.FRESH, "")
+def state(root, **more):
+    found = row(root, **more)
+    return found.state, found.why
 
 
-def edit_script(forge):
-    (forge.root / "scripts/check.py").write_text("check = 2\n")
+def test_a_bound_result_whose_samples_pass_is_fresh(checkout):
+    assert state(checkout) == (State.FRESH, ())
+    assert row(checkout).run == ("2026-11-22T06:00:00Z", "4" * 40)
 
 
-def add_script(forge):
-    (forge.root / "scripts/more.py").write_text("")
-
-
-def remove_scripts(forge):
-    for file in (forge.root / "scripts").iterdir():
-        file.unlink()
-
-
-def edit_patch(forge):
-    series(forge, V01 | {"pkg/a.py": b"a = 3\n"}, V02)
-
-
-def patch_the_pins(forge):
-    series(forge, V01, V02 | {"csrc/k.cu": b"// patched\n"})
-
-
-def patch_more_of_the_folder(forge):
-    series(forge, V01, V02 | {"csrc/more.cu": b"// new\n"})
-
-
-def drop_patch(forge):
-    series(forge, V02)
+def test_another_layout_of_a_result_is_the_same_result(checkout):
+    path = checkout / "x.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()), indent=3))
+    assert state(checkout)[0] is State.FRESH
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("tree", "why"),
     [
-        (edit_script, "scripts/check.py changed"),
-        (add_script, "scripts/more.py was not read then"),
-        (edit_patch, "demo:pkg/a.py changed"),
-        (patch_the_pins, "demo:csrc/k.cu changed"),
-        (patch_more_of_the_folder, "demo:csrc/more.cu was not read then"),
-        (lambda forge: (forge.root / "scripts/check.py").unlink(), "scripts/check.py is gone"),
-        (remove_scripts, "no source is named scripts/*.py"),
-        (drop_patch, "demo:pkg/a.py is gone or no longer listed"),  # V-01 is another patch then
+        (TREE | {"pkg/a.py": provenance.blob(b"b\n")}, "demo:pkg/a.py changed"),
+        ({"csrc/k.cu": TREE["csrc/k.cu"]}, "demo:pkg/a.py is gone"),
     ],
 )
-def test_a_source_that_changed_makes_a_proof_stale_and_is_named(stamped, edit, said):
-    forge, _, proof = stamped
-    edit(forge)
-    (row,) = proofs.rows(Sources({"demo": upstream()}, forge.root), {"x.json": proof}, root=forge.root)
-    assert row.state is State.STALE
-    assert said in row.why
-    with pytest.raises(CheckFailed) as refused:
-        proofs.require([row])
-    assert "x.json: stale" in refused.value.why
-    assert proof.repeat in refused.value.do
+def test_a_file_of_the_tree_that_changed_makes_a_result_stale(checkout, tree, why):
+    assert state(checkout, tree=tree) == (State.STALE, (why,))
 
 
-def test_a_new_pin_makes_a_proof_stale(stamped):
-    forge, _, proof = stamped
-    found, why = state(forge, proof, sdist="1" * 64)
-    assert found is State.STALE
-    assert "demo: changed" in why
+def test_a_file_of_the_checkout_that_changed_makes_a_result_stale(checkout):
+    (checkout / "scripts/check.py").write_text("check = 2\n")
+    assert state(checkout) == (State.STALE, ("scripts/check.py changed",))
+    (checkout / "scripts/check.py").unlink()
+    assert state(checkout) == (State.STALE, ("scripts/check.py is gone",))
+
+
+def test_an_edit_of_what_the_run_did_not_open_leaves_a_result_fresh(checkout):
+    (checkout / "scripts/other.py").write_text("")
+    assert state(checkout, tree=TREE | {"pkg/new.py": "1" * 40})[0] is State.FRESH
 
 
 @pytest.mark.parametrize(
     "edit",
     [
-        lambda forge: (forge.root / "scripts/test_check.py").write_text("edited\n"),
-        lambda forge: series(forge, V01, V02 | {"pkg/far.py": b"far = 2\n"}),
-        lambda forge: series(forge, V01, {"pkg/b.py": b"b = 3\n"}),
-        lambda forge: series(forge, V01, V02, {"docs/x": b"x\n"}),
+        lambda said: said.update(samples=[1, 1]),
+        lambda said: said["provenance"].update(begun="2027-01-01T00:00:00Z"),
+        lambda said: said["provenance"]["reads"].clear(),
+        lambda said: said["provenance"].pop("sha256"),
     ],
 )
-def test_an_edit_of_what_it_did_not_read_leaves_a_proof_fresh(stamped, edit):
-    forge, _, proof = stamped
-    edit(forge)
-    assert state(forge, proof) == (State.FRESH, "")
+def test_a_result_that_was_edited_is_not_fresh(checkout, edit):
+    said = json.loads((checkout / "x.json").read_bytes())
+    edit(said)
+    (checkout / "x.json").write_text(json.dumps(said))
+    assert state(checkout)[0] is State.EDITED
 
 
-def test_other_states(stamped):
-    forge, path, proof = stamped
-    said = json.loads(path.read_text())
-    path.write_text(json.dumps(said | {"verdict": {"ok": False}}))
-    assert state(forge, proof) == (State.FAILED, "verdict.ok is false")
-    path.write_text(json.dumps({"verdict": {"ok": True}}))
-    assert state(forge, proof)[0] is State.UNSTAMPED
-    path.unlink()
-    assert state(forge, proof)[0] is State.MISSING
-    path.write_text("[]")
-    with pytest.raises(BadInput, match="no result"):
-        state(forge, proof)
+def test_a_verdict_is_computed_from_the_samples_whatever_the_result_says_of_itself(checkout):
+    bound(checkout, samples=(1, 5))
+    assert state(checkout) == (State.FAILED, ("5 is more than 3",))
 
 
-def test_a_result_is_stamped_with_the_tree_that_it_says_it_read_not_with_that_of_now(stamped):
-    forge, path, proof = stamped
-    edit_patch(forge)
-    sources = Sources({"demo": upstream()}, forge.root)
-    stamp.stamp(path, proof, sources, forge.git)  # again, from the old tree
-    assert "demo:pkg/a.py changed" in state(forge, proof)[1]
-    patch_the_pins(forge)
-    stamp.stamp(path, proof, Sources({"demo": upstream()}, forge.root), forge.git)
-    assert state(forge, proof)[1] == "demo:csrc/k.cu changed"
+def test_a_judge_that_changed_judges_the_old_samples_anew(checkout):
+    (checkout / "scripts/judge.py").write_text(JUDGE.replace("> 3", "> 1"))
+    assert state(checkout) == (State.FAILED, ("2 is more than 3",))
 
 
-def test_a_result_is_stamped_with_the_files_of_a_commit(stamped):
-    forge, path, proof = stamped
-    git = ["git", "-C", forge.root, "-c", "user.name=x", "-c", "user.email=x@example.invalid"]
-    for words in (["init", "-q"], ["add", "scripts"], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *words], check=True)
-    edit_script(forge)
-    sources = Sources({"demo": upstream()}, forge.root)
-    stamp.stamp(path, proof, sources, forge.git, commit="HEAD")
-    assert state(forge, proof)[1] == "scripts/check.py changed"
-    stamp.stamp(path, proof, sources, forge.git)
-    assert state(forge, proof)[0] is State.FRESH
-    add_script(forge)
-    with pytest.raises(BadInput, match=r"more.py is not in commit HEAD"):
-        stamp.stamp(path, proof, sources, forge.git, commit="HEAD")
+def test_a_result_without_what_its_judge_reads_has_failed(checkout):
+    said = {"other": 1, "provenance": {"begun": "", "commit": {"id": "", "dirty": []}, "wrong": [], "reads": {}}}
+    said["provenance"]["sha256"] = provenance.digest(said)
+    (checkout / "x.json").write_text(json.dumps(said))
+    found, why = state(checkout)
+    assert found is State.FAILED
+    assert "KeyError: 'samples'" in why[0]
 
 
-@pytest.mark.parametrize(
-    ("reads", "trees", "said"),
-    [
-        (("demo:pkg/typo.py",), {}, "demo:pkg/typo.py is not in the tree"),
-        (("demo:pkg/a.py",), {"demo": "1" * 40}, "the store has no tree"),
-        (("other:pkg/a.py",), {}, "no source is named other:"),
-        (("demo:@V-09",), {}, "no source is named demo:@V-09"),
-        (("scripts/typo.py",), {}, "no source is named scripts/typo.py"),
-    ],
-)
-def test_a_stamp_refuses_what_is_not_there(stamped, reads, trees, said):
-    forge, path, proof = stamped
-    sources = Sources({"demo": upstream()}, forge.root)
-    before = path.read_bytes()
-    with pytest.raises(BadInput, match=said):
-        stamp.stamp(path, msgspec.structs.replace(proof, reads=reads), sources, forge.git, trees=trees)
-    assert path.read_bytes() == before
+def test_a_result_that_nothing_binds_is_unbound(checkout):
+    (checkout / "x.json").write_text('{"samples": [1], "ok": true}')
+    assert state(checkout) == (State.UNBOUND, ("made before results were bound",))
+    bound(checkout, wrong=["scripts/check.py was written during the run"])
+    assert state(checkout) == (State.UNBOUND, ("scripts/check.py was written during the run",))
 
 
-def test_a_result_that_names_no_tree_needs_one(stamped):
-    forge, path, proof = stamped
-    path.write_text("{}")
-    with pytest.raises(BadInput, match="does not say which tree of demo"):
-        stamp.stamp(path, proof, Sources({"demo": upstream()}, forge.root), forge.git)
+def test_a_result_from_changed_files_says_so(checkout):
+    bound(checkout, commit={"id": "4" * 40, "dirty": ["scripts/check.py"]})
+    assert row(checkout).run[-1] == "dirty: scripts/check.py"
 
 
-@pytest.fixture
-def checkout(stamped, monkeypatch):
-    """The verbs at work on the small checkout."""
-    forge, path, proof = stamped
-    monkeypatch.setattr(verbs, "ROOT", forge.root)
-    monkeypatch.setattr(verbs, "git_of", lambda kept: kept.git())
-    monkeypatch.setattr(verbs, "listed", lambda: {"x.json": proof})
-    monkeypatch.setattr(verbs, "rows", lambda sources: proofs.rows(sources, {"x.json": proof}, root=forge.root))
-    monkeypatch.setattr(verbs.Sources, "of", lambda stack: Sources(stack.upstreams, forge.root))
-    stack = msgspec.structs.replace(load_stack(), upstreams={"demo": upstream()})
-    monkeypatch.setattr(command, "load_stack", lambda: stack)
-    store = type("Kept", (), {"git": lambda _: forge.git})()
-    monkeypatch.setattr(command.Store, "open", lambda: store)
-    return forge, path
+def test_a_result_that_is_not_there_is_missing(checkout):
+    (checkout / "x.json").unlink()
+    assert state(checkout)[0] is State.MISSING
 
 
-def test_the_list_names_what_repeats_a_stale_proof(checkout, capsys):
-    forge, _ = checkout
-    assert command.main([]) == 0
-    assert "repeat with" not in capsys.readouterr().out
-    edit_script(forge)
-    assert command.main(["list"]) == 0
-    said = capsys.readouterr().out
-    assert "stale" in said
-    assert f"x.json: repeat with\n    {PROOF.repeat}" in said
+@pytest.mark.parametrize("content", ["[]", "{", ""])
+def test_a_file_that_is_no_result_is_refused(checkout, content):
+    (checkout / "x.json").write_text(content)
+    with pytest.raises(BadInput, match=r"x\.json"):
+        state(checkout)
 
 
-def test_a_result_is_stamped_by_its_path(checkout, capsys):
-    forge, path = checkout
-    edit_script(forge)
-    assert command.main(["stamp", str(path)]) == 0
-    assert "stale" not in verbs.table(command.load_stack())
-    assert command.main(["stamp", str(path), "--tree", f"demo={'1' * 40}"]) == 2
-    assert "the store has no tree" in capsys.readouterr().err
+def test_a_judge_that_is_not_there_is_refused(checkout):
+    with pytest.raises(BadInput, match=r"there is no judge scripts/no.py:failures"):
+        state(checkout, proof=msgspec.structs.replace(PROOF, judge="scripts/no.py:failures"))
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["stamp", "elsewhere.json"], "elsewhere.json is not listed"),
-        (["stamp", "{x}", "--tree", "demo"], "'demo' names no tree"),
-        (["stamp", "{x}", "--tree", "other=1"], "'other=1' names no tree"),
-    ],
-)
-def test_wrong_words_are_sentences(checkout, capsys, words, said):
-    _, path = checkout
-    assert command.main([str(path) if word == "{x}" else word for word in words]) == 2
-    assert said in capsys.readouterr().err
+def refused(found, *, gate):
+    try:
+        proofs.require(found, gate=gate)
+    except CheckFailed as failed:
+        return failed
+    return None
 
 
-def test_a_verb_without_its_file_is_wrong_usage(checkout):
-    for words in (["stamp"], ["list", "x.json"]):
-        with pytest.raises(SystemExit):
-            command.main(words)
+def test_the_gate_refuses_what_a_release_needs_and_is_not_fresh(checkout):
+    assert refused([row(checkout)], gate=True) is None
+    (checkout / "scripts/check.py").write_text("check = 2\n")
+    failed = refused([row(checkout)], gate=True)
+    assert "x.json: stale: scripts/check.py changed" in failed.why
+    assert PROOF.repeat in failed.do
+    assert refused([row(checkout)], gate=False) is None  # an edited script turns nothing red but a release
+    assert refused([row(checkout, proof=msgspec.structs.replace(PROOF, release=False))], gate=True) is None
+
+
+def test_an_edited_result_is_refused_without_the_gate_too(checkout):
+    path = checkout / "x.json"
+    path.write_text(path.read_text().replace("[1, 2]", "[1, 3]"))
+    assert (
+        "x.json: edited"
+        in refused([row(checkout, proof=msgspec.structs.replace(PROOF, release=False))], gate=False).why
+    )
+
+
+def test_the_files_of_a_tree_are_looked_up_once_and_only_when_asked_for(tmp_path, monkeypatch):
+    git = Git.init_bare(tmp_path / "x.git")
+    blob = git.text("hash-object", "-w", "--stdin", stdin=b"a\n")
+    tree = git.text("mktree", stdin=f"100644 blob {blob}\ta.py\n".encode())
+    asked = []
+    monkeypatch.setattr(proofs.trees, "of", lambda _store, _stack, name: asked.append(name) or SimpleNamespace(id=tree))
+    monkeypatch.setattr(proofs, "git_of", lambda _: git)
+    files = proofs.tree_files(None, None)
+    assert asked == []
+    assert files("demo") == files("demo") == {"a.py": provenance.blob(b"a\n")}
+    assert asked == ["demo"]
+
+
+# ---- this checkout
+
+
+def test_every_result_is_listed_and_every_judge_is_there():
+    found = {str(path.relative_to(ROOT)) for path in RESULTS.rglob("*.json")}
+    assert found == set(proofs.listed())
+    for name, proof in proofs.listed().items():
+        file, _, function = proof.judge.partition(":")
+        assert not file or f"def {function}(" in (ROOT / file).read_text(), name
+
+
+def test_no_result_of_this_checkout_was_edited():
+    rows = proofs.rows(lambda _: {})
+    assert refused(rows, gate=False) is None
+
+
+def test_the_table_fits_100_columns_and_json_says_all_of_it(capsys, monkeypatch):
+    monkeypatch.setattr(proofs, "tree_files", lambda *_: lambda _: {})
+    monkeypatch.setattr(task, "opened", lambda stack, as_json: opened(stack, as_json=as_json))
+    task.list_.body(None)
+    table = capsys.readouterr().out
+    assert max(map(len, table.splitlines())) <= 100
+    task.list_.body(None, json=True)
+    said = json.loads(capsys.readouterr().out)
+    assert {row["result"] for row in said} == set(proofs.listed())
+    assert all(row["why"] for row in said if row["state"] != "fresh")
+
+
+def test_every_file_has_its_line_in_the_readme():
+    text = (RESULTS / "README.md").read_text()
+    for name, proof in proofs.listed().items():
+        head = f"### {name.removeprefix('results/')}"
+        assert head in text, name
+        entry = text.split(head)[1].split("\n### ")[0].split("\n## ")[0]
+        assert " ".join(proof.repeat.split()) in " ".join(entry.split()), f"{name}: another command"
+        for word in ("Shows:", "Machine:", "Date:", "State:"):
+            assert word in entry, f"{name}: no {word}"
+        state_ = "bound" if provenance.KEY in json.loads((ROOT / name).read_bytes()) else "unbound"
+        assert f"State: {state_}" in entry, f"{name}: is {state_}"
+    heads = [line[4:] for line in text.splitlines() if line.startswith("### ")]
+    assert {f"results/{head}" for head in heads} == set(proofs.listed())

@@ -14,6 +14,7 @@ CASES = (
     "every", "edges", "full-first", "one-token", "one-token-garbage", "gate-up", "one-expert", "plain-store",
 )  # fmt: skip
 INPUT_DEFECTS = ("rows", "expert", "output")
+KERNEL_DEFECTS = 6  # build.DEFECTS
 TOKENS = (1, 5, 96)
 OP_DEFECTS = ("scales1", "halves", "expert2", "bias2")
 # Of the op's output, relative to the whole: BF16 alone gives 0.002 to 0.004.
@@ -107,3 +108,20 @@ def unseen_by_op(name: str, lines: Iterable[Line]) -> list[str]:
         if line["beyond"] < 100:
             failures.append(f"op {name}: {line['gemm1']} {line['gemm2']} passed with {line['beyond']} beyond the bound")
     return failures
+
+
+def failures(result: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a whole run's lines; used by the program that ran, and again wherever its result is read."""
+    found = [*result["problems"], *judge(result["comparisons"]), *starts(result["tma_starts"])]
+    if result["gemm_only"]:
+        found.append("the whole op was left out")
+    else:
+        found += pairs(result["op"])
+    planted = result["planted"]
+    for name in INPUT_DEFECTS:
+        found += unseen(name, planted.get(name, ()), len(KERNELS), least=1 if name == "output" else 100)
+    for number in range(1, KERNEL_DEFECTS + 1):
+        found += unseen(f"kernel {number}", planted.get(f"kernel {number}", ()), 1)
+    for name in () if result["gemm_only"] else OP_DEFECTS:
+        found += unseen_by_op(name, planted.get(f"op {name}", ()))
+    return found
