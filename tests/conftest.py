@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import http.server
-import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.platforms import Platform
 from sparkforge.core.store import Store
-from sparkforge.inputs import package_index
+from sparkforge.inputs import package_index, toolchain
 
 
 @pytest.fixture
@@ -61,7 +62,16 @@ def local_index(tmp_path, monkeypatch):
     package_index.configured.cache_clear()
 
 
+@functools.cache
+def no_toolchain() -> str:
+    """Why the hashed CUDA toolchain cannot be had here; empty where it is in the user's store, or now put there."""
+    try:
+        toolchain.ready(Store.open(), toolchain.choose(Platform.host()))
+    except EnvironmentLacks as lacking:
+        return str(lacking)
+    return ""
+
+
 def pytest_runtest_setup(item):
-    for marker, program, remedy in (("nvcc", "nvcc", "invoke setup"),):
-        if item.get_closest_marker(marker) and not shutil.which(program):
-            pytest.skip(f"{program} is not on PATH: {remedy}")
+    if item.get_closest_marker("nvcc") and no_toolchain():
+        pytest.skip(f"no CUDA toolchain: {no_toolchain()}")

@@ -133,7 +133,7 @@ def prove(
     _: Context, only: str = "", upstream: str = "", jobs: int = 1, json: bool = False, stack: str = "vllm-0.21"
 ) -> None:
     """Each patch's intent test must fail by assertion without the patch, and pass with it."""
-    from sparkforge.environments import patched, venv
+    from sparkforge.environments import cuda, patched, venv
     from sparkforge.environments.prove import prove as proofs
     from sparkforge.patches import place
 
@@ -144,7 +144,7 @@ def prove(
         at = place.place(of_stack, store, upstream)
         wanted = [row.id for row in listing.rows([at])]
     python = venv.ensure(store, of_stack).python
-    with patched.default(store, of_stack.upstreams, places, python) as env:
+    with patched.default(store, of_stack.upstreams, places, python, cuda.of_store(store)) as env:
         found = proofs(places, env, store, only=wanted, jobs=jobs)
     if json:
         put(found)

@@ -28,6 +28,7 @@ from sparkforge.core.errors import EnvironmentLacks
 from sparkforge.core.hashing import key_of
 from sparkforge.core.store import Store, remove, write_file
 from sparkforge.environments import outcomes
+from sparkforge.environments.cuda import Cuda
 from sparkforge.environments.prove import PLUGIN, ProveEnv
 from sparkforge.git.objects import Entry, changed, contents, entries
 from sparkforge.inputs.recipes import Mapping as Folder
@@ -51,7 +52,7 @@ _ASK = (
 
 @contextmanager
 def default(
-    store: Store, upstreams: Mapping[str, Upstream], places: Sequence[Place], python: Path
+    store: Store, upstreams: Mapping[str, Upstream], places: Sequence[Place], python: Path, cuda: Cuda | None = None
 ) -> Iterator[ProveEnv]:
     """Environment for `prove` on a virtual environment in which the upstreams' packages are installed.
 
@@ -60,11 +61,12 @@ def default(
         upstreams: of the stack, for how a tree maps to site-packages.
         places: of the same upstreams.
         python: the interpreter of the virtual environment.
+        cuda: the toolchain that tests may compile with.
 
     Raises:
         EnvironmentLacks: a package, or pytest in our own Python, is not installed.
     """
-    venv = _Venv.asked(python)
+    venv, cuda = _Venv.asked(python), cuda or Cuda()
     bases = {at.name: _base(store, at, upstreams[at.name].overlay, venv) for at in places}
     key = str(os.getpid())
     above = store.root / "lay"
@@ -78,8 +80,8 @@ def default(
             _announce(tools, upstreams, venv)
             yield ProveEnv(
                 python=python,
-                lay=_Layer(work, tools, {at.name: at for at in places}, upstreams, bases).lay,
-                identity=key_of(_FORMAT, venv.said),
+                lay=_Layer(work, tools, {at.name: at for at in places}, upstreams, bases, cuda.variables).lay,
+                identity=key_of(_FORMAT, venv.said, cuda.identity),
             )
         finally:
             remove(work)
@@ -106,6 +108,7 @@ class _Layer:
     places: Mapping[str, Place]
     upstreams: Mapping[str, Upstream]
     bases: Mapping[str, Path]
+    more: Mapping[str, str]
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lay(self, trees: Mapping[str, str]) -> dict[str, str]:
@@ -117,6 +120,7 @@ class _Layer:
             "PYTHONPATH": os.pathsep.join([*sites, str(self.tools)]),
             "SPARKFORGE_LAID": os.pathsep.join(sites),
             "CUDA_VISIBLE_DEVICES": "",  # intent is proved on a CPU, wherever it runs
+            **self.more,
             **{f"SPARKFORGE_TREE_{name.upper()}": str(folder / "source") for name, folder in made.items()},
         }
 

@@ -105,3 +105,10 @@ def platform(request):
         pytest.skip(f"no {platform.triple}-g++: nothing was compiled for {platform.oci}")
     toolchain.choose(platform)
     return platform
+
+
+def pytest_collection_modifyitems(items):
+    """What builds the toy compiles it with the toolchain of the store."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.nvcc)

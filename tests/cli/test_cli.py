@@ -56,8 +56,10 @@ def test_a_machine_without_an_engine_is_told_what_to_do(tmp_path):
     path.mkdir()
     for name in ("git", "env"):
         (path / name).symlink_to(f"/usr/bin/{name}")
-    done = typed("build", "--dry-run", SPARKFORGE_STORE=str(tmp_path / "store"), PATH=str(path))
+    words = ("build", "--dry-run", "--engine", "buildah")
+    done = typed(*words, SPARKFORGE_STORE=str(tmp_path / "store"), PATH=str(path))
     assert done.returncode == 3
+    assert "buildah" in done.stderr
     assert "invoke setup" in done.stderr
 
 

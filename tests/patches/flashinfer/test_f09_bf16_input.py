@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
 
 BINDING = "csrc/fused_moe/cutlass_backend/flashinfer_cutlass_fused_moe_binding.cu"
-KERNELS = "csrc/fused_moe/cutlass_backend/cutlass_fused_moe_kernels.cuh"
-INSTANCES = "csrc/fused_moe/cutlass_backend/cutlass_fused_moe_instantiation.cu"
+RUN, MIN_LATENCY = "  void runMoe(TensorView output", "  void runMoeMinLantency(TensorView output"
 
 
 @pytest.fixture(scope="module")
-def chosen(tree, host, cut, compile_host, tmp_path_factory) -> dict[tuple[str, str, bool], str]:
-    """(activation, output, use_mxfp8_act_scaling) to what the binding makes for it, with FP4 weights."""
+def said(tree, host, cut, compile_host, tmp_path_factory) -> list[list[str]]:
+    """What the binding's own text says of every input, as words of lines; see moe_types.cpp."""
     folder = tmp_path_factory.mktemp("binding")
     parts = {
         "constructor.inc": (
             "  template <typename TypeAct, typename TypeWeight, bool NeedQuant = false, bool IsMXFPX = false>",
-            "\n  }\n\n  void runMoe(TensorView output",
+            f"\n  }}\n\n{RUN}",
         ),
         "predicates.inc": ("  bool isFp8Quant() const {", "\n};\n"),
         "profiled_type.inc": ("      auto activation_dtype =", "dl_int64 : activation_dtype;"),
     }
     for name, (start, end) in parts.items():
         text = cut(tree / BINDING, start, start=start, end=end)
-        text = text.removesuffix("void runMoe(TensorView output").removesuffix("\n};\n")
-        (folder / name).write_text(text)
+        (folder / name).write_text(text.removesuffix(RUN).removesuffix("\n};\n"))
+    for name, start in (("run_checks.inc", RUN), ("min_latency_checks.inc", MIN_LATENCY)):
+        body = cut(tree / BINDING, start, start=start, end="\n  }\n")
+        checks = re.findall(r"TVM_FFI_ICHECK\([^;]*\binput_sf\.has_value\(\)[^;]*;", body)
+        (folder / name).write_text("\n".join(checks))
     program = compile_host(host / "moe_types.cpp", flags=[f"-I{folder}"])
     out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
-    table = {}
-    for line in out.splitlines():
-        activation, output, mxfp8, made = line.split(maxsplit=3)
-        table[activation, output, mxfp8 == "1"] = made
-    return table
+    return [line.split() for line in out.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def chosen(said) -> dict[tuple[str, str, bool], str]:
+    """(activation, output, use_mxfp8_act_scaling) to what the binding makes for it, with FP4 weights."""
+    return {(one, two, mxfp8 == "1"): " ".join(made) for one, two, mxfp8, *made in said if one != "scales"}
+
+
+@pytest.fixture(scope="module")
+def taken(said) -> dict[tuple[str, str, bool], list[str]]:
+    """The same to how it runs: `run=10` runs without scales of the input and refuses them."""
+    return {(one, two, mxfp8 == "1"): ways for word, one, two, mxfp8, *ways in said if word == "scales"}
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
@@ -66,21 +77,13 @@ def test_output_of_another_type_is_refused(chosen):
         assert made == "refused", f"{activation} input for {output} output runs {made}, which reads it as {output}"
 
 
-def test_the_runner_is_compiled(tree):
-    text = " ".join((tree / INSTANCES).read_text().split())
-    for dtype in ("half", "__nv_bfloat16"):
-        assert f"template class CutlassMoeFCRunner<__nv_fp8_e4m3, __nv_fp4_e2m1, {dtype}, {dtype}>;" in text
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_scales_are_not_asked_for_and_not_taken_where_the_input_is_quantized_here(taken, dtype):
+    run, min_latency = taken[dtype, dtype, True]
+    assert run == "run=10", f"{dtype} input whose scales nothing reads is taken without a word"
+    assert min_latency[: len("min_latency=1")] == "min_latency=1", f"{dtype} input is asked for scales that it has not"
 
 
-def test_scales_of_quantized_input_are_not_asked_for(tree):
-    text = (tree / BINDING).read_text()
-    assert "!isMxfp8ActScalingQuant() || needsMxfp8Quant() || input_sf.has_value()" in text
-    assert "!needsMxfp8Quant() || !input_sf.has_value()" in text, "scales that nothing reads are taken without a word"
-
-
-def test_expansion_quantizes_as_mxfp8_quantize_does(tree):
-    """One device function makes the bytes and scales of both; it is called with blocks of 32 and real E8M0 scales."""
-    kernels = (tree / KERNELS).read_text()
-    assert "cvt_warp_fp16_to_mxfp8<GemmOutputType, VecSize, CVT_ELTS_PER_THREAD>(vec, SFout)" in kernels
-    op = (tree / "csrc/nv_internal/tensorrt_llm/kernels/quantization.cuh").read_text()
-    assert "cvt_warp_fp16_to_mxfp8<Type, SF_VEC_SIZE, ELTS_PER_THREAD>(in_vec, sf_out)" in op
+def test_quantized_input_needs_its_scales_as_before(taken):
+    assert taken["e4m3", "bf16", True] == ["run=11", "min_latency=01"]
+    assert taken["e4m3", "bf16", False] == ["run=11", "min_latency=10"]

@@ -15,6 +15,7 @@ from patch_forge import make_forge, message
 from sparkforge.core.errors import BadInput, EnvironmentLacks
 from sparkforge.core.store import Store
 from sparkforge.environments import patched, prove
+from sparkforge.environments.cuda import Cuda
 from sparkforge.environments.verdict import Verdict
 from sparkforge.inputs.recipes import Build, File, Mapping, Upstream
 
@@ -238,6 +239,15 @@ def test_packages_are_the_trees_and_the_environment_is_never_written(demo, home,
         )
         assert said.stdout == b"2\n"
     assert {path: path.read_bytes() for path in site.rglob("*") if path.is_file()} == before
+
+
+def test_the_toolchain_is_named_to_the_tests_and_is_part_of_what_was_proved(demo, home, tmp_path):
+    store, said = Store.open(tmp_path / "store"), []
+    for cuda in (None, Cuda({"SPARKFORGE_NVCC": "/some/nvcc"}, "13.0"), Cuda({}, "13.1")):
+        with patched.default(store, {"demo": upstream()}, [demo.place], home[0] / "bin/python", cuda) as env:
+            said.append((env.lay({"demo": demo.place.tree}).get("SPARKFORGE_NVCC"), env.identity))
+    assert [nvcc for nvcc, _ in said] == [None, "/some/nvcc", None]
+    assert len({identity for _, identity in said}) == len(said)
 
 
 def test_another_build_is_announced_by_the_upstreams_name(demo, home, tmp_path):

@@ -1,8 +1,11 @@
 // Which compiled runner the binding makes for given types, on the host.
 //
-// constructor.inc, predicates.inc and profiled_type.inc are text of FusedMoeRunner in FlashInfer's binding; a runner is
-// the names of its types. Prints for each activation, output and use_mxfp8_act_scaling, with FP4 weights:
+// constructor.inc, predicates.inc, profiled_type.inc and what the two ways to run check of the input's scales are text
+// of FusedMoeRunner in FlashInfer's binding; a runner is the names of its types. Prints for each activation, output and
+// use_mxfp8_act_scaling, with FP4 weights:
 //   <activation> <output> <mxfp8> <runner> inner=<n> profiled=<type> nvfp4=<0|1> mxfp4_mxfp8=<0|1>, or "refused"
+// and after each runner, in a line that starts with "scales", whether each way runs without scales and with them:
+//   scales <activation> <output> <mxfp8> run=<0|1><0|1> min_latency=<0|1><0|1>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -78,7 +81,18 @@ struct CutlassMoeFCRunner : CutlassMoeFCRunnerInterface {
 struct GemmProfilerBackend {};
 }  // namespace kernels
 
+struct Scales {
+  bool given;
+  bool has_value() const { return given; }
+};
+
 struct FusedMoeRunner {
+  void run(Scales input_sf) const {
+#include "run_checks.inc"
+  }
+  void run_min_latency(Scales input_sf) const {
+#include "min_latency_checks.inc"
+  }
 #include "constructor.inc"
 #include "predicates.inc"
   DLDataType profiled() const {
@@ -95,6 +109,20 @@ struct FusedMoeRunner {
   int64_t mGemm1TacticCount{0}, mGemm2TacticCount{0};
 };
 
+template <typename Run>
+std::string taken(Run run) {
+  std::string said;
+  for (bool given : {false, true}) {
+    try {
+      run(Scales{given});
+      said += "1";
+    } catch (std::runtime_error const&) {
+      said += "0";
+    }
+  }
+  return said;
+}
+
 int main() {
   for (DLDataType activation : {dl_bfloat16, dl_float16, dl_float8_e4m3fn, dl_int64}) {
     for (DLDataType output : {dl_bfloat16, dl_float16}) {
@@ -105,6 +133,10 @@ int main() {
           std::printf("%s inner=%d profiled=%s nvfp4=%d mxfp4_mxfp8=%d\n", runner.mKernelRunner->types.c_str(),
                       int(runner.mInnerDimMultiplier), DLDataTypeToString(runner.profiled()).c_str(),
                       runner.isNvfp4Quant(), runner.isWMxfp4AMxfp8Quant());
+          std::printf("scales %s %s %d run=%s min_latency=%s\n", DLDataTypeToString(activation).c_str(),
+                      DLDataTypeToString(output).c_str(), mxfp8,
+                      taken([&](Scales scales) { runner.run(scales); }).c_str(),
+                      taken([&](Scales scales) { runner.run_min_latency(scales); }).c_str());
         } catch (std::runtime_error const&) {
           std::printf("refused\n");
         }

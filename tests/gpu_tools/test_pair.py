@@ -1,7 +1,4 @@
-"""Two GPUs: jobs take them by turns, and one server takes both. Runs anywhere.
-
-pytest --noconftest tools/gpu/vllm
-"""
+"""Two GPUs: jobs take them by turns, and one server takes both. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "gpu" / "vllm"))
 
 import pool as pools
 import pytest

@@ -1,7 +1,4 @@
-"""Soaks: which paths are asked for, how long they go on, and what is demanded of them. Runs anywhere.
-
-pytest --noconftest tools/gpu/vllm
-"""
+"""Soaks: which paths are asked for, how long they go on, and what is demanded of them. Runs anywhere."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "gpu" / "vllm"))
 
 import run_all
 import sections
@@ -111,9 +108,14 @@ def pool(tmp_path):
 
 @pytest.mark.parametrize(
     ("least", "verdict"),
-    [({}, "right"), ({"replays": 100, "compositions": 7}, "right"), ({"replays": 101}, "wrong"),
-     ({"replays": 100, "compositions": 8}, "wrong"), ({"mixed": 1}, "wrong")],
-)  # fmt: skip
+    [
+        ({}, "right"),
+        ({"replays": 100, "compositions": 7}, "right"),
+        ({"replays": 101}, "wrong"),
+        ({"replays": 100, "compositions": 8}, "wrong"),
+        ({"mixed": 1}, "wrong"),
+    ],
+)
 def test_fewer_than_were_asked_for_is_wrong(pool, least, verdict):
     counts = {"replays": 100, "replays FULL": 40, "replays PIECEWISE": 60, "uniform": 40, "other small": 12}
     told = {"soak": {**counts, "compositions": 7, "equal": 9, "differing": 0, "failed": None}}
@@ -141,9 +143,14 @@ def test_the_command_says_which_paths_and_how_much_of_each():
 
 @pytest.mark.parametrize(
     "said",
-    [["--soaks", "S.X.Z.default"], ["--only", "soaks"], ["--soak-replays", "-1"], ["--only", "dense", "--soak-replays", "9"],
-     ["--only", "sharp", "--soaks", "S.X.T.default"]],
-)  # fmt: skip
+    [
+        ["--soaks", "S.X.Z.default"],
+        ["--only", "soaks"],
+        ["--soak-replays", "-1"],
+        ["--only", "dense", "--soak-replays", "9"],
+        ["--only", "sharp", "--soaks", "S.X.T.default"],
+    ],
+)
 def test_words_that_mean_nothing_are_refused(said, capsys):
     with pytest.raises(SystemExit, match="2"):
         run_all.words(["--json", "x.json", *said])

@@ -1,7 +1,4 @@
-"""The judge on answers made up here: it passes what is right and names each fault. Runs anywhere, with NumPy alone.
-
-pytest --noconftest tools/gpu/vllm
-"""
+"""The judge on answers made up here: it passes what is right and names each fault. Runs anywhere, with NumPy alone."""
 
 from __future__ import annotations
 
@@ -13,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "gpu" / "vllm"))
 
 import judge as judging
 import verdicts
 from judge import LOGIT_LIMIT, Judge
 from pool import Ended, Job, Pool
+from run_all import _without
+from sections import SECTIONS, table
 
 PROMPTS = [[1, 2, 3], [4, 5]]
 REPLIES = [[7, 8, 9, 10], [11, 12, 13, 14]]
@@ -122,9 +121,14 @@ def test_a_job_that_failed_is_wrong_and_says_why(pool):
 
 @pytest.mark.parametrize(
     ("fault", "verdict"),
-    [({}, "right"), ({"of the bound": 1.2}, "wrong"), ({"graph equals eager": False}, "wrong"), ({"finite": False}, "wrong"),
-     ({"kernel": "Marlin"}, "wrong")],
-)  # fmt: skip
+    [
+        ({}, "right"),
+        ({"of the bound": 1.2}, "wrong"),
+        ({"graph equals eager": False}, "wrong"),
+        ({"finite": False}, "wrong"),
+        ({"kernel": "Marlin"}, "wrong"),
+    ],
+)
 def test_layers(pool, fault, verdict):
     good = {"of the bound": 0.5, "relative": 0.002, "finite": True, "runs equal": True, "graph equals eager": True}
     runs = {"4": good | {"kernel": "decode"} | fault, "64": good | {"kernel": "Marlin"}}
@@ -144,10 +148,16 @@ def test_kernels_must_run_as_often_in_graphs_as_eager(pool, ran, verdict):
 
 @pytest.mark.parametrize(
     ("fault", "verdict"),
-    [({}, "right"), ({"failed": "RuntimeError: illegal memory access"}, "wrong"), ({"replays FULL": 0}, "wrong"),
-     ({"replays FULL": 39}, "wrong"), ({"replays PIECEWISE": 0}, "wrong"), ({"differing": 1}, "wrong"),
-     ({"equal": 0}, "wrong")],
-)  # fmt: skip
+    [
+        ({}, "right"),
+        ({"failed": "RuntimeError: illegal memory access"}, "wrong"),
+        ({"replays FULL": 0}, "wrong"),
+        ({"replays FULL": 39}, "wrong"),
+        ({"replays PIECEWISE": 0}, "wrong"),
+        ({"differing": 1}, "wrong"),
+        ({"equal": 0}, "wrong"),
+    ],
+)
 def test_a_soak(pool, fault, verdict):
     good = {
         "replays FULL": 40, "replays PIECEWISE": 60, "uniform": 40, "other small": 12, "equal": 9, "differing": 0,
@@ -161,9 +171,14 @@ def test_a_soak(pool, fault, verdict):
 
 @pytest.mark.parametrize(
     ("steps", "verdict"),
-    [({}, "right"), ({"replays FULL": 0, "uniform": 0}, "wrong"), ({"uniform": 30}, "wrong"), ({"drafted": 0}, "wrong"),
-     ({"replies": [[7, 8, 9, 10], [11, 12, 13, 99]]}, "wrong")],
-)  # fmt: skip
+    [
+        ({}, "right"),
+        ({"replays FULL": 0, "uniform": 0}, "wrong"),
+        ({"uniform": 30}, "wrong"),
+        ({"drafted": 0}, "wrong"),
+        ({"replies": [[7, 8, 9, 10], [11, 12, 13, 99]]}, "wrong"),
+    ],
+)
 def test_every_token_of_the_fitted_model(pool, steps, verdict):
     """n-gram in whole graphs: as many replays as uniform batches, and at least one."""
     good = {"replies": REPLIES, "replays FULL": 29, "replays PIECEWISE": 0, "uniform": 29, "drafted": 9}
@@ -207,9 +222,14 @@ def test_a_fault_that_changes_nothing_is_seen(pool):
 
 @pytest.mark.parametrize(
     ("told", "verdict"),
-    [({"nothing": [], "a": ["x"]}, "right"), ({"nothing": ["x"], "a": ["x"]}, "wrong"), ({"nothing": [], "a": []}, "wrong"),
-     ({"nothing": []}, "wrong"), ({"a": ["x"]}, "wrong")],
-)  # fmt: skip
+    [
+        ({"nothing": [], "a": ["x"]}, "right"),
+        ({"nothing": ["x"], "a": ["x"]}, "wrong"),
+        ({"nothing": [], "a": []}, "wrong"),
+        ({"nothing": []}, "wrong"),
+        ({"a": ["x"]}, "wrong"),
+    ],
+)
 def test_what_was_planted_must_be_seen(pool, told, verdict):
     judge = Judge(pool)
     verdicts.spoilt(judge, "C", told)
@@ -241,8 +261,6 @@ def test_the_pool_outlives_jobs_that_fail_or_hang(pool, tmp_path):
 
 @pytest.mark.parametrize(("wrong", "lines"), [(0, 42), (10, 42), (60, 60)])
 def test_the_table_is_short_and_hides_nothing_wrong(wrong, lines):
-    from sections import SECTIONS, table
-
     checks = [
         judging.Check(SECTIONS[n % len(SECTIONS)], f"check {n}", "wrong" if n < wrong else "right", "said")
         for n in range(60)
@@ -253,8 +271,6 @@ def test_the_table_is_short_and_hides_nothing_wrong(wrong, lines):
 
 
 def test_no_path_of_the_machine_is_told(tmp_path):
-    from run_all import _without
-
     text = f"File {tmp_path}/a.log and /opt/some/where/lib/torch/nn.py, 3/4, a/b, https://x.y/z/q/r"
     assert str(tmp_path) not in _without(text, tmp_path)
     assert "/opt/some" not in _without(text, tmp_path)
