@@ -23,7 +23,7 @@ from sparkforge.core.hashing import key_of
 from sparkforge.core.paths import RESULTS
 from sparkforge.core.platforms import Platform
 from sparkforge.inspect.module_facts import Facts
-from sparkforge.overlay.compute import Entry, Overlay
+from sparkforge.overlay.compute import Overlay, OverlayEntry
 
 # Beside the sources themselves: what names the modules, writes their commands and generates sources.
 _DECIDES = ("flashinfer/jit/", "flashinfer/aot_gpt_oss.py", "flashinfer/compilation_context.py")
@@ -80,7 +80,7 @@ def series(facts: Facts, overlay: Overlay) -> dict[str, dict[str, Any]]:
     return {entry.path: _entry(facts, entry) for entry in overlay.manifest.entries if _matters(facts, entry.path)}
 
 
-def _entry(facts: Facts, entry: Entry) -> dict[str, Any]:
+def _entry(facts: Facts, entry: OverlayEntry) -> dict[str, Any]:
     return {"sha256": entry.sha256, "read": entry.path in facts.reads}
 
 

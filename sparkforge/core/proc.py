@@ -40,6 +40,18 @@ class Done:
         """Standard output as text, without the last line feed."""
         return self.out.decode(errors="replace").rstrip("\n")
 
+    def demand(self, accept: Sequence[int] = (0,), error: type[SparkforgeError] = CheckFailed, do: str = "") -> Done:
+        """This, unless its exit status is a failure.
+
+        Raises:
+            SparkforgeError: of class `error`, with the command and the last lines of its output.
+        """
+        if self.code in accept:
+            return self
+        killed = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with status {self.code}"
+        said = tail(self.err) or tail(self.out)
+        raise error(f"{Path(self.argv[0]).name} {killed}", why=f"{quoted(self.argv)}\n{said}".rstrip(), do=do)
+
 
 def quoted(argv: Sequence[str | Path]) -> str:
     """Command as one could paste it into a shell."""
@@ -49,6 +61,20 @@ def quoted(argv: Sequence[str | Path]) -> str:
 def tail(data: bytes, lines: int = _TAIL_LINES) -> str:
     """Last lines of a program's output, as text."""
     return "\n".join(data.decode(errors="replace").rstrip().splitlines()[-lines:])
+
+
+def announced(words: Sequence[str]) -> float:
+    """Show a command that is about to run where SPARKFORGE_TRACE asks for it; returns the time."""
+    if os.environ.get("SPARKFORGE_TRACE"):
+        print(f"+ {quoted(words)}", file=sys.stderr, flush=True)
+    return time.monotonic()
+
+
+def not_found(words: Sequence[str], cwd: Path | None, do: str = "") -> SparkforgeError:
+    """The error for a command that could not be started."""
+    if cwd is not None and not cwd.is_dir():
+        return CheckFailed(f"{words[0]} cannot run in a directory that is not there", why=str(cwd))
+    return EnvironmentLacks(f"{words[0]} is not installed", why=f"needed for: {quoted(words)}", do=do or "invoke setup")
 
 
 def run(
@@ -83,9 +109,7 @@ def run(
         SparkforgeError: of class `error`, with the command and the last lines of its output.
     """
     words = tuple(str(word) for word in argv)
-    if os.environ.get("SPARKFORGE_TRACE"):
-        print(f"+ {quoted(words)}", file=sys.stderr, flush=True)
-    begun = time.monotonic()
+    begun = announced(words)
     pipe = None if stream else subprocess.PIPE
     try:
         done = subprocess.run(
@@ -100,22 +124,11 @@ def run(
             check=False,
         )
     except FileNotFoundError as lost:
-        if cwd is not None and not cwd.is_dir():
-            raise CheckFailed(f"{words[0]} was to run in a directory that is not there", why=str(cwd)) from lost
-        raise EnvironmentLacks(
-            f"{words[0]} is not installed", why=f"needed for: {quoted(words)}", do=do or "invoke setup"
-        ) from lost
+        raise not_found(words, cwd, do) from lost
     except subprocess.TimeoutExpired as late:
         raise error(f"{words[0]} did not end within {timeout:.0f} s", why=quoted(words), do=do) from late
     result = Done(words, done.returncode, done.stdout or b"", done.stderr or b"", time.monotonic() - begun)
-    if check and result.code not in accept:
-        said = tail(result.err) or tail(result.out)
-        raise error(
-            f"{Path(words[0]).name} ended with status {result.code}",
-            why=f"{quoted(words)}\n{said}" if said else quoted(words),
-            do=do,
-        )
-    return result
+    return result.demand(accept, error, do) if check else result
 
 
 @dataclass(frozen=True)
@@ -148,14 +161,12 @@ def measured(
         SparkforgeError: of class `error`, with the command and the last lines of its output.
     """
     words = tuple(str(word) for word in argv)
-    if os.environ.get("SPARKFORGE_TRACE"):
-        print(f"+ {quoted(words)}", file=sys.stderr, flush=True)
-    begun = time.monotonic()
+    begun = announced(words)
     with tempfile.TemporaryFile() as said:
         try:
             child = subprocess.Popen(words, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=said, stderr=said)
         except FileNotFoundError as lost:
-            raise EnvironmentLacks(f"{words[0]} is not installed", why=quoted(words), do=do or "invoke setup") from lost
+            raise not_found(words, cwd, do) from lost
         try:
             _, status, usage = os.wait4(child.pid, 0)
         except BaseException:
@@ -164,9 +175,6 @@ def measured(
             raise
         child.returncode = code = os.waitstatus_to_exitcode(status)
         seconds = time.monotonic() - begun
-        if code:
-            said.seek(0)
-            words_of_it = tail(said.read())
-            killed = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-            raise error(f"{Path(words[0]).name} {killed}", why=f"{quoted(words)}\n{words_of_it}", do=do)
+        said.seek(0)
+        Done(words, code, b"" if code == 0 else said.read(), b"", seconds).demand(error=error, do=do)
     return Used(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)

@@ -30,15 +30,14 @@ from sparkforge.core.store import Store, remove, write_file
 from sparkforge.environments import outcomes
 from sparkforge.environments.cuda import Cuda
 from sparkforge.environments.prove import PLUGIN, ProveEnv
-from sparkforge.git.objects import Entry, changed, contents, entries
+from sparkforge.git.objects import TreeEntry, changed, contents, entries
 from sparkforge.inputs.recipes import Mapping as Folder
 from sparkforge.inputs.recipes import Upstream
-from sparkforge.overlay.compute import alias_files
+from sparkforge.overlay.compute import TREE_FILE, alias_files, placed
 from sparkforge.overlay.of_stack import stand_ins
 from sparkforge.patches.place import Place
 
 KIND = "prove-base"
-TREE_FILE = "sparkforge_tree.txt"
 
 _FORMAT = 2
 # pytest and what it imports, taken from our own Python where the environment has none: all of it is pure Python.
@@ -144,16 +143,8 @@ class _Layer:
 
 def _targets(folder: Path, overlay: Sequence[Folder], path: str) -> Iterator[Path]:
     yield folder / "source" / path
-    if (below := mapped(overlay, path)) is not None:
+    if (below := placed(overlay, path)) is not None:
         yield folder / "site" / below
-
-
-def mapped(overlay: Sequence[Folder], path: str) -> str | None:
-    """Where a file of the tree stands in site-packages; the longest prefix decides; None for what is not shipped."""
-    for one in sorted(overlay, key=lambda one: -len(one.source)):
-        if path.startswith(one.source):
-            return one.target + path.removeprefix(one.source)
-    return None
 
 
 def packages(overlay: Sequence[Folder]) -> list[str]:
@@ -185,9 +176,9 @@ def _base(store: Store, at: Place, overlay: Sequence[Folder], venv: _Venv) -> Pa
 
 
 def _take_the_pins(at: Place, overlay: Sequence[Folder], site: Path) -> None:
-    differing: dict[Path, Entry] = {}
+    differing: dict[Path, TreeEntry] = {}
     for entry in entries(at.git, at.tree).values():
-        below = mapped(overlay, entry.path)
+        below = placed(overlay, entry.path)
         if below is None or entry.mode == "120000" or not (site / below).is_file():
             continue
         if _blob_id((site / below).read_bytes()) != entry.blob:
@@ -203,12 +194,8 @@ def _blob_id(data: bytes) -> str:
 
 
 def _check_out(at: Place, folder: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="sparkforge-index-") as index:
-        env = {"GIT_INDEX_FILE": str(Path(index, "index"))}
-        at.git.run("read-tree", at.tree, env=env)
-        at.git.run(
-            "-c", "core.bare=false", f"--work-tree={folder}", "checkout-index", "--all", "--quiet", env=env, cwd=folder
-        )
+    with at.git.staged(at.tree) as (index, _):
+        index.run("-c", "core.bare=false", f"--work-tree={folder}", "checkout-index", "--all", "--quiet", cwd=folder)
 
 
 def link(source: Path, target: Path, skip: str = "") -> None:
@@ -227,7 +214,7 @@ def link(source: Path, target: Path, skip: str = "") -> None:
                 shutil.copy2(one.path, target / one.name, follow_symlinks=False)
 
 
-def replace(path: Path, data: bytes | None, entry: Entry | None) -> None:
+def replace(path: Path, data: bytes | None, entry: TreeEntry | None) -> None:
     """Put another file in a file's place, never into it; None removes it."""
     if data is None:
         path.unlink(missing_ok=True)

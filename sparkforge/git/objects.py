@@ -1,15 +1,22 @@
-"""Objects of a repository in bulk: one process for any number of blobs."""
+"""Objects of a repository in bulk: files of trees, contents, differences, and new commits, one process for each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from sparkforge.git.repository import Git
+from sparkforge.git.repository import IDENTITY, Git
+
+_NO_COMMIT = "0" * 40
+_NO_FILE = "000000"
+_EPOCH = "Thu, 1 Jan 1970 00:00:00 +0000"
 
 
 @dataclass(frozen=True)
-class Entry:
+class TreeEntry:
     """One file of a tree.
 
     Attributes:
@@ -23,15 +30,45 @@ class Entry:
     path: str
 
 
-def entries(git: Git, tree: str) -> dict[str, Entry]:
+@dataclass(frozen=True)
+class NewCommit:
+    """A commit to be written, on the one before it.
+
+    Attributes:
+        message: its bytes.
+        files: what changes, by path: mode and object id, mode and content, or None for a file that goes.
+        author: `name <email> date`, with the date as mails have it; "" for the committer.
+    """
+
+    message: bytes
+    files: Mapping[str, tuple[str, str | bytes] | None]
+    author: str = ""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A commit that was written, and its tree."""
+
+    commit: str
+    tree: str
+
+
+def entries(git: Git, tree: str) -> dict[str, TreeEntry]:
     """Every file of a tree, by path."""
+    return _listed(git.run("ls-tree", "-r", "-z", "--full-tree", tree), blob=2)
+
+
+def staged(git: Git) -> dict[str, TreeEntry]:
+    """Every file of the index, by path."""
+    return _listed(git.run("ls-files", "--stage", "-z"), blob=1)
+
+
+def _listed(said: bytes, *, blob: int) -> dict[str, TreeEntry]:
     found = {}
-    for record in git.run("ls-tree", "-r", "-z", "--full-tree", tree).split(b"\0"):
-        if record:
-            about, _, path = record.partition(b"\t")
-            mode, _, blob = about.decode().split(" ")
-            name = path.decode("utf-8", "surrogateescape")
-            found[name] = Entry(mode, blob, name)
+    for record in said.decode("utf-8", "surrogateescape").split("\0")[:-1]:
+        about, _, path = record.partition("\t")
+        words = about.split(" ")
+        found[path] = TreeEntry(words[0], words[blob], path)
     return found
 
 
@@ -58,15 +95,70 @@ def contents(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
     return found
 
 
-def changed(git: Git, before: str, after: str) -> dict[str, tuple[Entry | None, Entry | None]]:
-    """Paths in which two trees differ, with both sides; no renames are guessed."""
-    found: dict[str, tuple[Entry | None, Entry | None]] = {}
-    fields = git.run("diff-tree", "-r", "-z", "--no-renames", "--full-index", before, after).split(b"\0")
+def changed(git: Git, before: str, after: str) -> dict[str, tuple[TreeEntry | None, TreeEntry | None]]:
+    """Paths in which two trees differ, with both sides; a rename is a file that goes and one that comes."""
+    found: dict[str, tuple[TreeEntry | None, TreeEntry | None]] = {}
+    said = git.run("diff-tree", "-r", "-z", "--no-renames", "--full-index", before, after)
+    fields = said.decode("utf-8", "surrogateescape").split("\0")
     for about, path in zip(fields[0::2], fields[1::2], strict=False):
-        old_mode, new_mode, old, new, _ = about.decode().lstrip(":").split(" ")
-        name = path.decode("utf-8", "surrogateescape")
-        found[name] = (
-            Entry(old_mode, old, name) if old_mode != "000000" else None,
-            Entry(new_mode, new, name) if new_mode != "000000" else None,
+        old_mode, new_mode, old, new, _ = about.lstrip(":").split(" ")
+        found[path] = (
+            TreeEntry(old_mode, old, path) if old_mode != _NO_FILE else None,
+            TreeEntry(new_mode, new, path) if new_mode != _NO_FILE else None,
         )
     return found
+
+
+def stage(git: Git, files: Iterable[TreeEntry]) -> None:
+    """Put files into the index."""
+    lines = "".join(f"{entry.mode} {entry.blob}\t{entry.path}\0" for entry in files)
+    git.run("update-index", "-z", "--index-info", stdin=lines.encode("utf-8", "surrogateescape"))
+
+
+def write_commits(git: Git, start: str, commits: Sequence[NewCommit]) -> tuple[Made, ...]:
+    """Commits, each upon the one before; no reference is made.
+
+    Args:
+        git: repository; committer and committer date are fixed, so the ids are the same on every machine.
+        start: commit that the first stands on; a tree, for a first commit without a parent; "" for an empty one.
+        commits: what to write.
+    """
+    if not commits:
+        return ()
+    with tempfile.TemporaryDirectory(prefix="sparkforge-marks-") as folder:
+        marks = Path(folder, "marks")
+        words = ("--quiet", "--done", "--force", "--date-format=rfc2822", f"--export-marks={marks}")
+        git.run("fast-import", *words, stdin=b"".join(_stream(git, start, commits)))
+        ids = dict(line.split(" ") for line in marks.read_text().splitlines())
+    made = [ids[f":{number}"] for number in range(1, len(commits) + 1)]
+    trees = git.text("rev-parse", *(f"{commit}^{{tree}}" for commit in made)).splitlines()
+    return tuple(Made(commit, tree) for commit, tree in zip(made, trees, strict=True))
+
+
+def _stream(git: Git, start: str, commits: Sequence[NewCommit]) -> Iterator[bytes]:
+    # Fast-import wants a branch; a name of its own lets runs overlap, and at the end it is reset to nothing.
+    branch = f"refs/sparkforge/import-{secrets.token_hex(8)}"
+    begins = ""
+    if start:
+        root = git.text("rev-parse", f"{start}^{{tree}}")
+        begins = f'M 040000 {root} ""\n' if root == start else f"from {start}\n"
+    for number, commit in enumerate(commits, 1):
+        author = f"author {commit.author}\n" if commit.author else ""
+        yield f"commit {branch}\nmark :{number}\n{author}committer {IDENTITY[0]} <{IDENTITY[1]}> {_EPOCH}\n".encode()
+        yield b"data %d\n%b\n" % (len(commit.message), commit.message)
+        yield begins.encode() if number == 1 else b""
+        for path, file in sorted(commit.files.items(), key=lambda item: item[1] is not None):  # what goes, goes first
+            name = _quoted(path)
+            if file is None:
+                yield b"D %b\n" % name
+            elif isinstance(file[1], bytes):
+                yield b"M %b inline %b\ndata %d\n%b\n" % (file[0].encode(), name, len(file[1]), file[1])
+            else:
+                yield b"M %b %b %b\n" % (file[0].encode(), file[1].encode(), name)
+    yield f"reset {branch}\nfrom {_NO_COMMIT}\n\ndone\n".encode()
+
+
+def _quoted(path: str) -> bytes:
+    """Path as fast-import reads it: in C quotes, which it takes around any."""
+    raw = path.encode("utf-8", "surrogateescape").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    return b'"%b"' % raw.replace(b"\n", b"\\n")

@@ -1,24 +1,50 @@
-"""The one door to git: plumbing commands, bytes in and out, an environment that no user setting reaches.
+"""The one door to git: bytes in and out, in an environment that no setting of the user's reaches.
 
-Plain subprocess calls rather than a git library: what we use is a dozen plumbing commands on bytes, which a
-library would only spawn for us, after a tenth of a second of imports.
+GitPython runs the commands and reads objects; it is imported when a repository is first used (a tenth of a second).
+Its exceptions never leave this package: what fails is one of our errors, with the command and git's last lines.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from subprocess import PIPE
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from sparkforge.core import proc
-from sparkforge.core.errors import CheckFailed, SparkforgeError
+
+if TYPE_CHECKING:
+    from git import Repo
 
 IDENTITY = ("Sparkforge", "sparkforge@localhost")
-EPOCH = "0 +0000"
+EPOCH = "@0 +0000"  # without the @ git takes so small a number for no date
 
-# Everything that could make the same input give another object id, or git wait for a person, is set here.
-_SCRUBBED = {
+_SETTINGS = {
+    "core.autocrlf": "false",
+    "core.fileMode": "true",
+    "core.symlinks": "true",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+    "core.hooksPath": os.devnull,
+    "rerere.enabled": "false",
+    "commit.gpgSign": "false",
+    "apply.whitespace": "nowarn",
+    "apply.ignoreWhitespace": "no",
+    "diff.noprefix": "false",
+    "diff.mnemonicPrefix": "false",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "advice.detachedHead": "false",
+    "safe.directory": "*",
+}
+# Everything that could change an object id, or make git wait for a person, is set here.
+_ENVIRONMENT = {
     "LC_ALL": "C",
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -27,35 +53,20 @@ _SCRUBBED = {
     "GIT_EDITOR": "true",
     "GIT_AUTHOR_NAME": IDENTITY[0],
     "GIT_AUTHOR_EMAIL": IDENTITY[1],
-    "GIT_AUTHOR_DATE": f"@{EPOCH}",  # without the @ git takes a number this small for no date
+    "GIT_AUTHOR_DATE": EPOCH,
     "GIT_COMMITTER_NAME": IDENTITY[0],
     "GIT_COMMITTER_EMAIL": IDENTITY[1],
-    "GIT_COMMITTER_DATE": f"@{EPOCH}",
+    "GIT_COMMITTER_DATE": EPOCH,
+    "GIT_CONFIG_COUNT": str(len(_SETTINGS)),
+    **{f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(_SETTINGS)},
+    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(_SETTINGS.values())},
 }
-_SETTINGS = (
-    "core.autocrlf=false",
-    "core.fileMode=true",
-    "core.symlinks=true",
-    "core.attributesFile=" + os.devnull,
-    "core.excludesFile=" + os.devnull,
-    "core.hooksPath=" + os.devnull,
-    "rerere.enabled=false",
-    "commit.gpgSign=false",
-    "apply.whitespace=nowarn",
-    "apply.ignoreWhitespace=no",
-    "diff.noprefix=false",
-    "diff.mnemonicPrefix=false",
-    "gc.auto=0",
-    "maintenance.auto=false",
-    "advice.detachedHead=false",
-    "safe.directory=*",
-)
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Environment of a git command: PATH and TMPDIR of the user's, the rest ours."""
-    kept = {name: os.environ[name] for name in ("PATH", "TMPDIR", "HOME") if name in os.environ}
-    return kept | _SCRUBBED | dict(extra or {})
+    """Environment of a git command: the user's without any variable of git's, then ours."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return kept | _ENVIRONMENT | dict(extra or {})
 
 
 @dataclass(frozen=True)
@@ -63,21 +74,38 @@ class Git:
     """Git on one repository.
 
     Attributes:
-        git_dir: the bare repository, or the `.git` directory of a work tree.
+        git_dir: the bare repository, or the `.git` of a work tree.
         work_tree: the work tree, where there is one.
+        index: an index file instead of the repository's own; commands run in its folder.
     """
 
     git_dir: Path
     work_tree: Path | None = None
+    index: Path | None = None
 
     @classmethod
     def init_bare(cls, path: Path) -> Git:
         """Bare repository at `path`, made if it is not there."""
         git = cls(path)
         if not (path / "HEAD").is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            proc.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", path], env=environment())
+            path.mkdir(parents=True, exist_ok=True)
+            git.run("init", "--quiet", "--bare", "--initial-branch=main", path)
         return git
+
+    def repo(self) -> Repo:
+        """GitPython's repository, a context manager, for commits and the state of a work tree."""
+        made: Repo = _gitpython().Repo(self.git_dir)
+        made.git.update_environment(**_ENVIRONMENT)
+        return made
+
+    @contextmanager
+    def staged(self, tree: str = "") -> Iterator[tuple[Git, Path]]:
+        """The same repository with a temporary index that holds a tree or nothing, and the index's own folder."""
+        with tempfile.TemporaryDirectory(prefix="sparkforge-index-") as folder:
+            git = replace(self, index=Path(folder, "index"))
+            if tree:
+                git.run("read-tree", tree)
+            yield git, Path(folder)
 
     def done(
         self,
@@ -87,25 +115,22 @@ class Git:
         cwd: Path | None = None,
         check: bool = True,
         accept: Sequence[int] = (0,),
-        error: type[SparkforgeError] = CheckFailed,
-        do: str = "",
     ) -> proc.Done:
-        """Run one git command and return how it ended."""
-        words: list[str | Path] = ["git", f"--git-dir={self.git_dir}"]
-        if self.work_tree is not None:
-            words.append(f"--work-tree={self.work_tree}")
-        for setting in _SETTINGS:
-            words += ["-c", setting]
-        return proc.run(
-            [*words, *args],
-            stdin=stdin,
-            env=environment(env),
-            cwd=cwd or self.work_tree,
-            check=check,
-            accept=accept,
-            error=error,
-            do=do,
-        )
+        """Run one git command and return how it ended; arguments and errors as `proc.run` has them."""
+        words = ["git", f"--git-dir={self.git_dir}"]
+        words += [f"--work-tree={self.work_tree}"] if self.work_tree else []
+        words += map(str, args)
+        variables = {**_ENVIRONMENT, **({"GIT_INDEX_FILE": str(self.index)} if self.index else {}), **(env or {})}
+        folder = cwd or self.work_tree or (self.index.parent if self.index else None)
+        git = _gitpython()
+        begun = proc.announced(words)
+        try:
+            child = git.Git(folder).execute(words, istream=PIPE if stdin else None, as_process=True, env=variables)
+            out, err = child.communicate(stdin)
+        except git.GitCommandNotFound as lost:
+            raise proc.not_found(words, folder) from lost
+        done = proc.Done(tuple(words), child.returncode, out, err, time.monotonic() - begun)
+        return done.demand(accept) if check else done
 
     def run(
         self,
@@ -127,6 +152,20 @@ class Git:
         """Standard output of one git command, as stripped text."""
         return self.run(*args, stdin=stdin, env=env, cwd=cwd).decode().strip()
 
+    def id(self, name: str) -> str:
+        """Id of what a name stands for, such as `HEAD` or `TREE:PATH`; "" where there is nothing."""
+        return self.done("rev-parse", "--verify", "--quiet", name, check=False).text
+
     def has(self, name: str) -> bool:
         """Whether the repository holds this object."""
         return self.done("cat-file", "-e", name, check=False).code == 0
+
+
+def _gitpython() -> ModuleType:
+    """GitPython, in a process without git's variables: it hands its own environment on, and they would reach git."""
+    for name in [name for name in os.environ if name.startswith("GIT_") and not name.startswith("GIT_PYTHON_")]:
+        os.environ.pop(name, None)
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a missing git is told by us, when it is needed
+    import git  # noqa: PLC0415  a tenth of a second
+
+    return git

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import stat
 import tarfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkforge.core import proc
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.store import Store
+from sparkforge.git.objects import NewCommit, write_commits
 from sparkforge.git.of_store import git_of
-from sparkforge.git.repository import EPOCH, IDENTITY, Git, environment
+from sparkforge.git.repository import Git
 from sparkforge.inputs.fetch import fetch
 from sparkforge.inputs.recipes import Stack, Upstream
 
@@ -66,11 +65,8 @@ def imported(store: Store, name: str, upstream: Upstream, where: str) -> Pin:
 
 def find(git: Git, name: str, upstream: Upstream) -> Pin | None:
     """The pin if the repository holds it."""
-    said = git.done("rev-parse", "--verify", "--quiet", f"{ref(name, upstream)}^{{commit}}", accept=(0, 1))
-    if said.code:
-        return None
-    commit = said.text.strip()
-    return Pin(commit, git.text("rev-parse", f"{commit}^{{tree}}"), cached=True)
+    commit = git.id(f"{ref(name, upstream)}^{{commit}}")
+    return Pin(commit, git.text("rev-parse", f"{commit}^{{tree}}"), cached=True) if commit else None
 
 
 def ref(name: str, upstream: Upstream) -> str:
@@ -79,41 +75,30 @@ def ref(name: str, upstream: Upstream) -> str:
 
 
 def _import(git: Git, name: str, upstream: Upstream, sdist: Path) -> Pin:
-    """Write the archive's files as one commit through fast-import: no filters, no attributes, one pack."""
-    proc.run(
-        ["git", f"--git-dir={git.git_dir}", "fast-import", "--quiet", "--done"],
-        stdin=b"".join(_stream(name, upstream, sdist)),
-        env=environment(),
-    )
-    made = find(git, name, upstream)
-    if made is None:
-        raise CheckFailed(f"{sdist.name} was not imported", why=f"{ref(name, upstream)} is not there afterwards")
-    return Pin(made.commit, made.tree, cached=False)
-
-
-def _stream(name: str, upstream: Upstream, sdist: Path) -> Iterator[bytes]:
+    """Write the archive's files as one commit: no filters, no attributes, one pack."""
     message = (
         f"{name} {upstream.release}\n\nThe content of {upstream.sdist.name}.\n\n"
         f"Sdist-SHA256: {upstream.sdist.sha256}\nUpstream-Git: {upstream.git}\nUpstream-Commit: {upstream.commit}\n"
-    ).encode()
-    yield f"commit {ref(name, upstream)}\n".encode()
-    yield f"committer {IDENTITY[0]} <{IDENTITY[1]}> {EPOCH}\n".encode()
-    yield b"data %d\n%b\n" % (len(message), message)
-    count = 0
+    )
+    (made,) = write_commits(git, "", [NewCommit(message.encode(), _files(sdist))])
+    git.run("update-ref", ref(name, upstream), made.commit)
+    return Pin(made.commit, made.tree, cached=False)
+
+
+def _files(sdist: Path) -> dict[str, tuple[str, bytes]]:
+    """Mode and content of every file of an archive, by its path below the top folder."""
+    found = {}
     try:
         with tarfile.open(sdist) as archive:
             for member in archive:
                 path = _inside(sdist, member)
-                if path is None:
-                    continue
-                mode, data = _blob(sdist, archive, member)
-                yield b"M %b inline %b\ndata %d\n%b\n" % (mode, _quoted(path), len(data), data)
-                count += 1
+                if path is not None:
+                    found[path] = _blob(sdist, archive, member)
     except (tarfile.TarError, EOFError, OSError) as bad:
         raise CheckFailed(f"{sdist.name} is not a sound archive", why=str(bad), do=f"rm {sdist}") from bad
-    if not count:
+    if not found:
         raise CheckFailed(f"{sdist.name} holds no file")
-    yield b"done\n"
+    return found
 
 
 def _inside(sdist: Path, member: tarfile.TarInfo) -> str | None:
@@ -126,18 +111,10 @@ def _inside(sdist: Path, member: tarfile.TarInfo) -> str | None:
     return "/".join(parts[1:])
 
 
-def _blob(sdist: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[bytes, bytes]:
+def _blob(sdist: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[str, bytes]:
     if member.issym():
-        return b"120000", member.linkname.encode()
+        return "120000", member.linkname.encode()
     file = archive.extractfile(member)  # follows hard links within the archive
     if file is None:
         raise CheckFailed(f"{sdist.name} is not a sound archive", why=f"member {member.name!r} is no regular file")
-    return (b"100755" if member.mode & stat.S_IXUSR else b"100644"), file.read()
-
-
-def _quoted(path: str) -> bytes:
-    """Path as fast-import reads it: C-style quotes where it would be ambiguous."""
-    raw = path.encode()
-    if raw.startswith(b'"') or b"\n" in raw or b"\\" in raw:
-        return b'"' + raw.replace(b"\\", b"\\\\").replace(b'"', b'\\"').replace(b"\n", b"\\n") + b'"'
-    return raw
+    return ("100755" if member.mode & stat.S_IXUSR else "100644"), file.read()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +13,17 @@ from sparkforge.core import hashing
 from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.core.integrity import seal, sound
 from sparkforge.core.store import Store
+from sparkforge.git.objects import TreeEntry, changed
 from sparkforge.git.repository import Git
 from sparkforge.inputs.recipes import Mapping, Upstream
 
 KIND = "overlay"
 TREE_FILE = "sparkforge_tree.txt"
 _FORMAT = 2
-_MODES = {b"100644": 0o644, b"100755": 0o755}
-_RAW = re.compile(rb":(\d{6}) (\d{6}) ([0-9a-f]+) ([0-9a-f]+) ([A-Z])\d*")
+_MODES = {"100644": 0o644, "100755": 0o755}
 
 
-class Entry(msgspec.Struct, frozen=True):
+class OverlayEntry(msgspec.Struct, frozen=True):
     """One file.
 
     Attributes:
@@ -85,7 +84,7 @@ class Manifest(msgspec.Struct, frozen=True):
     release: str
     pin_tree: str
     tree: str
-    entries: list[Entry]
+    entries: list[OverlayEntry]
     not_shipped: list[str]
     stand_ins: list[StandIn]
 
@@ -136,17 +135,16 @@ def compute(
     Raises:
         BadInput: the series makes a symbolic link, a submodule or a file with odd mode in a shipped folder.
     """
-    folders = _folders(upstream)
     key = _key(name, upstream, pin_tree, tree, stand_ins)
     if not store.has(KIND, key):
         with store.writing(KIND, key) as folder:
-            entries, not_shipped = list[Entry](), list[str]()
-            for change in _changes(git, pin_tree, tree):
-                path = _placed(folders, change.path)
+            entries, not_shipped = list[OverlayEntry](), list[str]()
+            for source, (old, new) in changed(git, pin_tree, tree).items():
+                path = placed(upstream.overlay, source)
                 if path is None:
-                    not_shipped.append(change.path)
+                    not_shipped.append(source)
                 else:
-                    entries.append(_entry(git, folder, change, path))
+                    entries.append(_entry(git, folder, path, old, new))
             package = _package(upstream.overlay)
             entries.append(_write(folder, f"{package}/{TREE_FILE}", f"{tree}\n".encode(), None, 0o644))
             entries += [entry for one in stand_ins if one.alias for entry in _alias(folder, upstream.package, one)]
@@ -190,30 +188,9 @@ def _key(name: str, upstream: Upstream, pin_tree: str, tree: str, stand_ins: Seq
     return hashing.key_of(_FORMAT, name, parts, pin_tree, tree)
 
 
-@dataclass(frozen=True)
-class _Change:
-    path: str
-    old: tuple[bytes, str] | None
-    new: tuple[bytes, str] | None
-
-
-def _changes(git: Git, pin_tree: str, tree: str) -> Iterator[_Change]:
-    """Raw difference of two trees; a rename counts as a deletion and an addition, which is what is shipped."""
-    fields = git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", pin_tree, tree).split(b"\0")
-    for head, path in zip(fields[0::2], fields[1::2], strict=False):
-        said = _RAW.fullmatch(head)
-        if said is None:
-            raise CheckFailed("git said something unknown about two trees", why=repr(head))
-        old_mode, new_mode, old, new, status = said.groups()
-        yield _Change(
-            path.decode(),
-            None if status == b"A" else (old_mode, old.decode()),
-            None if status == b"D" else (new_mode, new.decode()),
-        )
-
-
-def _placed(folders: Sequence[Mapping], path: str) -> str | None:
-    for folder in folders:
+def placed(folders: Sequence[Mapping], path: str) -> str | None:
+    """Where a file of the tree stands in site-packages; the deepest folder decides; None for what is not shipped."""
+    for folder in sorted(folders, key=lambda one: len(one.source), reverse=True):
         if path.startswith(folder.source):
             return folder.target + path.removeprefix(folder.source)
     return None
@@ -231,25 +208,25 @@ def _package(folders: Sequence[Mapping]) -> str:
     )
 
 
-def _entry(git: Git, folder: Path, change: _Change, path: str) -> Entry:
-    for side in (change.old, change.new):
-        if side is not None and side[0] not in _MODES:
+def _entry(git: Git, folder: Path, path: str, old: TreeEntry | None, new: TreeEntry | None) -> OverlayEntry:
+    for side in (old, new):
+        if side is not None and side.mode not in _MODES:
             raise BadInput(
                 "a series touches something that is no plain file",
-                why=f"{change.path} has git mode {side[0].decode()}",
+                why=f"{side.path} has git mode {side.mode}",
                 do="patch plain files only",
             )
-    pin = hashing.sha256_bytes(git.run("cat-file", "blob", change.old[1])) if change.old else None
-    if change.new is None:
-        return Entry(path, "delete", pin, None, 0)
-    return _write(folder, path, git.run("cat-file", "blob", change.new[1]), pin, _MODES[change.new[0]])
+    pin = hashing.sha256_bytes(git.run("cat-file", "blob", old.blob)) if old else None
+    if new is None:
+        return OverlayEntry(path, "delete", pin, None, 0)
+    return _write(folder, path, git.run("cat-file", "blob", new.blob), pin, _MODES[new.mode])
 
 
-def _write(folder: Path, path: str, content: bytes, pin: str | None, mode: int) -> Entry:
+def _write(folder: Path, path: str, content: bytes, pin: str | None, mode: int) -> OverlayEntry:
     file = folder / "files" / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
-    return Entry(path, "replace" if pin else "add", pin, hashing.sha256_bytes(content), mode)
+    return OverlayEntry(path, "replace" if pin else "add", pin, hashing.sha256_bytes(content), mode)
 
 
 def alias_files(name: str, stand_in: StandIn) -> dict[str, str]:
@@ -262,6 +239,6 @@ def alias_files(name: str, stand_in: StandIn) -> dict[str, str]:
     }
 
 
-def _alias(folder: Path, name: str, stand_in: StandIn) -> Iterator[Entry]:
+def _alias(folder: Path, name: str, stand_in: StandIn) -> Iterator[OverlayEntry]:
     for path, text in alias_files(name, stand_in).items():
         yield msgspec.structs.replace(_write(folder, path, text.encode(), None, 0o644), only=stand_in.distribution)

@@ -15,7 +15,7 @@ from sparkforge.core.paths import shown
 from sparkforge.core.store import remove
 from sparkforge.git.repository import Git
 from sparkforge.patches.place import Place
-from sparkforge.patches.series import COMMITTED, Patch, applied, commits, load
+from sparkforge.patches.series import Patch, applied, commits, load
 
 AUTHOR = ("Sparkforge maintainers", "maintainers@sparkforge.invalid")
 BASE = "refs/sparkforge/base"
@@ -94,14 +94,14 @@ def opened(at: Place, path: Path | None = None) -> WorkTree:
     if not (path / ".git").is_dir():
         raise BadInput(f"there is no work tree at {shown(path)}", do=remedy)
     git = Git(path / ".git", path)
-    base = git.done("rev-parse", "--verify", "--quiet", BASE, check=False).text
+    base = git.id(BASE)
     if not base:
         raise BadInput(f"{shown(path)} is a repository of another kind", why=f"it has no {BASE}", do=remedy)
     if base != at.commit:
         raise BadInput(
             f"{shown(path)} stands on another pin", why=f"its base is {base}, the pin is {at.commit}", do=remedy
         )
-    head = git.done("rev-parse", "--verify", "--quiet", "HEAD", check=False).text
+    head = git.id("HEAD")
     if not head:
         raise BadInput(f"{shown(path)} has no commit at its head", do="git checkout series")
     return WorkTree(path, base, head)
@@ -116,10 +116,10 @@ def uncommitted(tree: WorkTree) -> tuple[str, ...]:
 def _untouched(path: Path) -> None:
     tree = WorkTree(path, "", "")
     git = tree.git
-    start = git.done("rev-parse", "--verify", "--quiet", START, check=False).text if (path / ".git").is_dir() else ""
+    start = git.id(START) if (path / ".git").is_dir() else ""
     if not start:
         raise BadInput(f"{shown(path)} is not empty and no work tree of ours", do="name another place")
-    if git.text("rev-parse", "HEAD") != start or uncommitted(tree):
+    if git.id("HEAD") != start or uncommitted(tree):
         raise BadInput(
             f"{shown(path)} holds work that was not exported",
             why="its commits or files are not as they were made",
@@ -137,7 +137,7 @@ def _make(at: Place, path: Path, head: str, sha256: str) -> None:
         git.run("config", key, value)
     # Set in the repository too: a person's git reads their settings, not ours.
     git.run("config", "core.autocrlf", "false")
-    git.run("update-ref", BASE, at.commit, env=COMMITTED)
-    git.run("update-ref", START, head, env=COMMITTED)
-    git.run("update-ref", "refs/heads/series", head, env=COMMITTED)
-    git.run("reset", "--quiet", "--hard", "refs/heads/series", env=COMMITTED)
+    git.run("update-ref", BASE, at.commit)
+    git.run("update-ref", START, head)
+    git.run("update-ref", "refs/heads/series", head)
+    git.run("reset", "--quiet", "--hard", "refs/heads/series")

@@ -92,7 +92,7 @@ def export(at: Place, path: Path | None = None, *, allow_loss: bool = False, ref
     if patches != old.patches or old.recorded != reached:
         write.write(at.folder, patches, reached, _notes(at, before, after))
     tree.git.run("config", FROM, Series(at.name, "", at.folder, patches).sha256)
-    tree.git.run("update-ref", START, tree.head, env=lines.COMMITTED)
+    tree.git.run("update-ref", START, tree.head)
     was = {patch.raw for patch in old.patches}
     return Exported(
         upstream=at.name,

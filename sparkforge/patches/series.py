@@ -8,25 +8,20 @@ date and message (see `walk`). Same pin and same series are the same tree id and
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.core.hashing import sha256_bytes
 from sparkforge.core.paths import shown
-from sparkforge.git.repository import EPOCH, Git
+from sparkforge.git.repository import Git
 from sparkforge.patches import stale, traps, walk
 from sparkforge.patches.mail import Mail, read
 
 ORDER_FILE = "series"
 TREE_FILE = "tree"
-
-# For what writes a reflog; without the @ git takes so small a number for no date at all.
-COMMITTED = {"GIT_COMMITTER_DATE": f"@{EPOCH}"}
 
 _READERS = 4
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*\.patch$")
@@ -143,11 +138,13 @@ def tree(git: Git, base_tree: str, series: Series) -> str:
         CheckFailed: a patch does not apply; names it, the file and the place.
     """
     traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], _title(series))
-    with _index(git, base_tree) as (env, folder):
-        files = _written(series.patches, folder)
-        if files and git.done("apply", "--cached", *files, env=env, cwd=folder, check=False).code != 0:
+    with git.staged(base_tree) as (index, folder):
+        for patch in series.patches:  # as files, so that git reads the bytes that were hashed and looked at
+            (folder / patch.name).write_bytes(patch.raw)
+        files = [folder / patch.name for patch in series.patches]
+        if files and index.done("apply", "--cached", *files, check=False).code != 0:
             raise _refused(git, base_tree, series)
-        return git.text("write-tree", env=env, cwd=folder)
+        return index.text("write-tree")
 
 
 def commits(git: Git, base_commit: str, series: Series) -> tuple[Step, ...]:
@@ -180,23 +177,6 @@ def applied(git: Git, base: str, series: Series) -> tuple[str, ...]:
 
 def _pairs(series: Series) -> list[tuple[str, bytes]]:
     return [(patch.name, patch.raw) for patch in series.patches]
-
-
-@contextmanager
-def _index(git: Git, base: str) -> Iterator[tuple[dict[str, str], Path]]:
-    """Environment with a temporary index that holds the tree, and the folder it lies in."""
-    with tempfile.TemporaryDirectory(prefix="sparkforge-index-") as folder:
-        env = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-        git.run("read-tree", base, env=env)
-        yield env, Path(folder)
-
-
-def _written(patches: Sequence[Patch], folder: Path) -> list[Path]:
-    """The patches as files, so that what was hashed and looked at is what git reads."""
-    files = [folder / patch.name for patch in patches]
-    for file, patch in zip(files, patches, strict=True):
-        file.write_bytes(patch.raw)
-    return files
 
 
 def _refused(git: Git, base: str, series: Series) -> CheckFailed:

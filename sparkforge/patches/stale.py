@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkforge.git.objects import Entry, contents, entries
+from sparkforge.git.objects import TreeEntry, contents, entries
 from sparkforge.git.repository import Git
 from sparkforge.patches.diff import Hunk, Section
 from sparkforge.patches.mail import Mail
@@ -81,7 +81,7 @@ def faults(git: Git, steps: Sequence[tuple[Mail, str]]) -> list[Fault]:
     """
     names = [f"{tree}:{section.path}" for mail, tree in steps for section in mail.sections]
     data = contents(git, names)
-    listings: dict[str, dict[str, Entry]] = {}
+    listings: dict[str, dict[str, TreeEntry]] = {}
     found = []
     for mail, tree in steps:
         for section in mail.sections:
@@ -115,7 +115,7 @@ def _of_section(name: str, section: Section, lines: Sequence[bytes]) -> list[Fau
     return found
 
 
-def _moved(git: Git, section: Section, listing: dict[str, Entry]) -> str:
+def _moved(git: Git, section: Section, listing: dict[str, TreeEntry]) -> str:
     """Sentence that says where a file that is not there probably went: the same content, else the same name."""
     same = [entry.path for entry in listing.values() if section.old_blob and entry.blob.startswith(section.old_blob)]
     if same:
@@ -124,7 +124,7 @@ def _moved(git: Git, section: Section, listing: dict[str, Entry]) -> str:
     namesakes = [entry for entry in listing.values() if entry.path.rpartition("/")[2] == base]
     data = contents(git, (entry.blob for entry in namesakes))
 
-    def fitting(entry: Entry) -> int:
+    def fitting(entry: TreeEntry) -> int:
         lines = split_lines(data[entry.blob] or b"")
         return sum(locate(hunk, lines).line is not None for hunk in section.hunks)
 

@@ -19,7 +19,7 @@ from sparkforge.core.hashing import sha256_bytes
 from sparkforge.core.platforms import Platform
 from sparkforge.core.store import Store
 from sparkforge.inputs import toolchain
-from sparkforge.overlay.compute import Entry, Manifest, Overlay
+from sparkforge.overlay.compute import Manifest, Overlay, OverlayEntry
 
 TOY = Path(__file__).with_name("toy")
 
@@ -52,7 +52,7 @@ class Toy:
             path = str(file.relative_to(self.folder / "files"))
             was = TOY / path
             pin = sha256_bytes(was.read_bytes()) if was.is_file() else None
-            entries.append(Entry(path, "replace" if pin else "add", pin, sha256_bytes(file.read_bytes()), 0o644))
+            entries.append(OverlayEntry(path, "replace" if pin else "add", pin, sha256_bytes(file.read_bytes()), 0o644))
         tree = sha256_bytes("".join(f"{entry.path}{entry.sha256}" for entry in entries).encode())[:40]
         manifest = Manifest(2, "flashinfer", "toy", "flashinfer", "1.0", "0" * 40, tree, entries, [], [])
         overlay = Overlay(self.folder, manifest, tree)
