@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +48,13 @@ class Buildah:
 
     def _do(self, *words: str, check: bool = True, do: str = "") -> Done:
         return run([self.program, *words], check=check, do=do)
+
+    def answer(self) -> str | None:
+        """What identifies the engine that answers now; None if none does."""
+        try:
+            return self._do("version").text
+        except SparkforgeError:
+            return None
 
     def prove(self) -> Able:
         """Build a file with one `RUN --mount`."""
@@ -114,6 +121,16 @@ class Buildah:
 
     def _find(self, tag: str) -> str:
         return self._do("images", "--quiet", "--no-trunc", full_tag(tag), check=False).text
+
+    def find(self, labels: Mapping[str, str]) -> list[str]:
+        """Tags of the images with these labels, the newest first."""
+        with_each = [
+            json.loads(self._do("images", "--json", "--filter", f"label={name}={value}").text)
+            for name, value in labels.items()  # several filters in one call mean `or`
+        ]
+        ids = set.intersection(*({image["id"] for image in found} for found in with_each))
+        found = sorted(with_each[0], key=lambda image: int(image["created"]), reverse=True)
+        return [str(tag) for image in found if image["id"] in ids for tag in image["names"] or ()]
 
     def image_id(self, tag: str) -> str:
         """`sha256:...` of the image's configuration."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
-from sparkforge.core.errors import BadInput, EnvironmentLacks, SparkforgeError
+from sparkforge.core.errors import BadInput, EnvironmentLacks
 from sparkforge.core.hashing import key_of
-from sparkforge.core.proc import run
 from sparkforge.core.store import Store, write_file
 from sparkforge.engine.buildah import Buildah
-from sparkforge.engine.docker import Docker, clients
+from sparkforge.engine.docker import clients
 from sparkforge.engine.engine import Able, Engine
 
 NAMES = ("auto", "docker", "buildah")
@@ -100,7 +98,7 @@ def find(store: Store, tag: str, name: str = "auto") -> Engine:
 
 def proven(store: Store, engine: Engine) -> Able:
     """The verdict on an engine, from the store where it was able and is the same still."""
-    answer = _alive(engine)
+    answer = engine.answer()
     if answer is None:
         return engine.prove()
     status = Path(engine.program).stat()
@@ -114,14 +112,3 @@ def proven(store: Store, engine: Engine) -> Able:
         said = {"able": True, "reason": verdict.reason, "version": verdict.version}
         write_file(kept, json.dumps(said).encode())
     return verdict
-
-
-def _alive(engine: Engine) -> str | None:
-    """What identifies the engine that answers now; None when none does."""
-    words: Sequence[str] = ("version",)
-    if isinstance(engine, Docker):
-        words = ("version", "--format", "{{.Client.Version}} {{.Server.Version}} {{.Server.KernelVersion}}")
-    try:
-        return run([engine.program, *words]).text
-    except SparkforgeError:
-        return None

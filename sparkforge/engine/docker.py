@@ -1,26 +1,30 @@
-"""Docker: BuildKit through a daemon, called by the client that proves able.
+"""Docker: its client builds, because the SDK knows no BuildKit; the SDK does everything else.
 
-Several clients may stand on PATH, and the first need not be one that can build: a client of Docker 23 or later
-hands BuildKit builds to its plugin `buildx` and fails without it, while an older one speaks to the daemon's own
-BuildKit. So a client is a path here, not a name, and `choose` proves each.
+Several clients may stand on PATH, and the first may be unable to build: a client of Docker 23 or later leaves BuildKit
+builds to its plugin `buildx` and fails without it, while an older one speaks to the daemon's own BuildKit. So a client
+is a path here, not a name, and `choose` tries each. All of them, and the SDK, reach the same daemon: DOCKER_HOST, else
+the current Docker context.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import tarfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sparkforge.core.errors import CheckFailed, SparkforgeError
+import requests
+
+from sparkforge.core.errors import CheckFailed, EnvironmentLacks, SparkforgeError
 from sparkforge.core.platforms import Platform
-from sparkforge.core.proc import Done, run
+from sparkforge.core.proc import Done, quoted, run, tail
 from sparkforge.engine import proof
 from sparkforge.engine.engine import Able, Launch, Layer, Recipe, full_tag, no_image, streamed
 
@@ -29,7 +33,47 @@ _METADATA = (
     *("ARG", "CMD", "ENTRYPOINT", "ENV", "EXPOSE", "HEALTHCHECK", "LABEL", "MAINTAINER", "ONBUILD", "SHELL"),
     *("STOPSIGNAL", "USER", "VOLUME"),
 )
-_START = "invoke setup  (it starts the daemon), or: systemctl start docker"
+_SECONDS = 3600  # that one answer of the daemon may take: it loads archives of gigabytes
+_CONFLICT = 409
+
+
+def _sdk() -> Any:
+    import docker  # noqa: PLC0415  a tenth of a second that machines without Docker do not pay
+
+    return docker
+
+
+@cache
+def _connected(*_: str | None) -> Any:
+    """One connection for all clients, as long as the environment names the same daemon."""
+    return _sdk().from_env(timeout=_SECONDS, use_ssh_client=True)
+
+
+@contextmanager
+def _asking(what: str, do: str = "") -> Iterator[None]:
+    """Turn errors of the SDK into ours.
+
+    Raises:
+        CheckFailed: the daemon refused.
+        EnvironmentLacks: no daemon answers.
+    """
+    errors = _sdk().errors
+    try:
+        yield
+    except errors.APIError as refused:
+        raise CheckFailed(f"Docker could not {what}", why=str(refused.explanation or refused), do=do) from refused
+    except (errors.DockerException, requests.RequestException) as lost:
+        raise EnvironmentLacks("no Docker daemon answers", why=_reason(lost), do="invoke setup") from lost
+
+
+def _reason(lost: BaseException) -> str:
+    """The operating system's words, which stand at the end of a chain of four libraries; else the error itself."""
+    cause: BaseException | None = lost
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        cause = cause.__cause__ or cause.__context__
+    return str(lost)
 
 
 @dataclass(frozen=True)
@@ -43,26 +87,39 @@ class Docker:
     program: str
     name = "docker"
 
-    def _do(self, *words: str, check: bool = True, do: str = "", stdin: bytes | None = None) -> Done:
-        return run([self.program, *words], env=_environment(), check=check, do=do, stdin=stdin)
+    @property
+    def _daemon(self) -> Any:
+        return _connected(os.environ.get("DOCKER_HOST"), os.environ.get("DOCKER_CONTEXT"))
+
+    def answer(self) -> str | None:
+        """Versions of the daemon that answers; None if none does."""
+        try:
+            return self._version()
+        except EnvironmentLacks:
+            return None
+
+    def _version(self) -> str:
+        with _asking("tell its version"):
+            said = self._daemon.version()
+        return f"{said['Version']} on Linux {said.get('KernelVersion', 'unknown')}"
 
     def prove(self) -> Able:
         """Build a file with one `RUN --mount`."""
         try:
-            said = json.loads(self._do("version", "--format", "{{json .}}", do=_START).text)
+            version = self._version().partition(" ")[0]
         except SparkforgeError as refused:
-            return Able(able=False, reason=f"{self.program}: {proof.last_line(refused.why)}")
-        server = said.get("Server") or {}
-        version = str(server.get("Version", "unknown"))
-        refused_line = proof.attempt(lambda folder: self._do("build", "--no-cache", "--tag", proof.TAG, str(folder)))
-        self._do("image", "rm", "--force", proof.TAG, check=False)
+            return Able(able=False, reason=f"{self.program}: {refused.what}: {refused.why}")
+        words = [self.program, "build", "--no-cache", "--tag", proof.TAG]
+        refused_line = proof.attempt(lambda folder: run([*words, str(folder)], env=_environment()))
+        self.untag(proof.TAG)
         if refused_line:
             return Able(able=False, reason=f"{self.program}: {refused_line}", version=version)
         return Able(able=True, reason=f"Docker {version} through {self.program}", version=version)
 
     def root(self) -> Path:
         """The daemon's data directory."""
-        return Path(self._do("info", "--format", "{{.DockerRootDir}}").text)
+        with _asking("tell where its data is"):
+            return Path(self._daemon.info()["DockerRootDir"])
 
     def build(self, recipe: Recipe) -> str:
         """Build and tag an image; its id."""
@@ -79,106 +136,152 @@ class Docker:
         streamed([*words, str(recipe.context)], name=self.name, env=_environment())
         after = self.image_id(tag)
         if before and before != after:
-            # What had this name goes, unless it has another one or a container: only its own layers are lost.
-            self._do("image", "rm", before, check=False)
+            # Remove what had this name, unless it has another one or a container: only its own layers are lost.
+            self._remove(before)
         return after
 
     def has(self, tag: str) -> bool:
         """Whether the image is here."""
-        return self._do("image", "inspect", full_tag(tag), check=False).code == 0
+        return self._find(tag) is not None
 
-    def _inspect(self, tag: str) -> dict[str, Any]:
-        done = self._do("image", "inspect", full_tag(tag), check=False, do=_START)
-        if done.code:
-            if b"No such image" not in done.err:
-                said = proof.last_line(done.err.decode(errors="replace"))
-                raise CheckFailed(f"docker does not tell about {tag}", why=said, do=_START)
+    def _find(self, tag: str) -> Any:
+        with _asking(f"look for {tag}"):
+            try:
+                return self._daemon.images.get(full_tag(tag))
+            except _sdk().errors.ImageNotFound:
+                return None
+
+    def _image(self, tag: str) -> Any:
+        image = self._find(tag)
+        if image is None:
             raise no_image(tag, self.name)
-        found: list[dict[str, Any]] = json.loads(done.text)
-        return found[0]
+        return image
+
+    def find(self, labels: Mapping[str, str]) -> list[str]:
+        """Tags of the images with these labels, the newest first."""
+        wanted = {"label": [f"{name}={value}" for name, value in labels.items()]}
+        with _asking("list its images"):
+            found = self._daemon.images.list(filters=wanted)
+        found.sort(key=lambda image: str(image.attrs["Created"]), reverse=True)
+        return [str(tag) for image in found for tag in image.tags]
 
     def image_id(self, tag: str) -> str:
         """`sha256:...` of the image's configuration."""
-        return str(self._inspect(tag)["Id"])
+        return str(self._image(tag).id)
 
     def labels(self, tag: str) -> dict[str, str]:
         """Labels of an image."""
-        return dict(self._inspect(tag)["Config"].get("Labels") or {})
+        return dict(self._image(tag).labels)
 
     def config(self, tag: str) -> dict[str, object]:
         """Its run configuration."""
-        return dict(self._inspect(tag)["Config"])
+        return dict(self._image(tag).attrs["Config"])
 
     def layers(self, tag: str) -> list[Layer]:
         """Layers, lowest first; history has a line for every instruction and says of none whether it made a layer."""
-        digests = [str(digest) for digest in self._inspect(tag)["RootFS"].get("Layers") or []]
-        words = ("history", "--no-trunc", "--human=false", "--format", "{{json .}}", full_tag(tag))
-        history = [json.loads(line) for line in self._do(*words).text.splitlines()]
-        made = [line for line in reversed(history) if _makes_layer(line["CreatedBy"])]
+        image = self._image(tag)
+        digests = [str(digest) for digest in image.attrs["RootFS"].get("Layers") or []]
+        with _asking(f"tell the history of {tag}"):
+            made = [line for line in reversed(image.history()) if _makes_layer(line["CreatedBy"])]
         if len(made) != len(digests):
             return [Layer(digest, "", None) for digest in digests]
         return [Layer(digest, line["CreatedBy"], int(line["Size"])) for digest, line in zip(digests, made, strict=True)]
 
     def load(self, archive: Path) -> None:
         """Take in an image archive."""
-        self._do("load", "--quiet", "--input", str(archive))
+        with _asking(f"load {archive}"), archive.open("rb") as file:
+            self._daemon.images.load(file)
 
     def pull(self, reference: str, platform: Platform) -> str:
         """Fetch an image from its registry; the digest that was pulled."""
-        self._do("pull", "--quiet", "--platform", platform.oci, reference)
-        found: list[dict[str, Any]] = json.loads(self._do("image", "inspect", reference).text)
+        with _asking(f"pull {reference}"):
+            image = self._daemon.images.pull(reference, platform=platform.oci)
         name = reference.partition("@")[0]
         name = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
-        digests = [one for one in found[0].get("RepoDigests") or [] if one.partition("@")[0] == name]
+        digests = [one for one in image.attrs.get("RepoDigests") or [] if one.partition("@")[0] == name]
         if not digests:
             raise CheckFailed(f"no digest came with {reference}", why="an image without one cannot be pinned")
         return str(digests[0]).partition("@")[2]
 
     def tag(self, image: str, tag: str) -> None:
         """Give an image another name."""
-        self._do("tag", image, full_tag(tag))
+        with _asking(f"tag {image}"):
+            self._daemon.images.get(image).tag(full_tag(tag))
 
     def read(self, tag: str, path: str) -> bytes:
-        """Content of one file of an image."""
-        made = self._do("create", full_tag(tag), "true").text
-        try:
-            with tarfile.open(fileobj=io.BytesIO(self._do("cp", "--follow-link", f"{made}:{path}", "-").out)) as tar:
-                for member in tar:
-                    file = tar.extractfile(member)
-                    if file is not None:
-                        return file.read()
-        finally:
-            self._do("rm", "--force", made, check=False)
-        raise CheckFailed(f"{path} in {tag} is no file")
+        """Content of one file of an image; links are followed inside of it."""
+        with _asking(f"read {path} of {tag}"):
+            made = self._daemon.containers.create(self._image(tag).id, "true")
+            try:
+                pieces, facts = made.get_archive(path)
+                if facts["linkTarget"]:  # which the daemon has followed to its end
+                    pieces, facts = made.get_archive(facts["linkTarget"])
+                archive = io.BytesIO(b"".join(pieces))
+            finally:
+                made.remove(force=True)
+        with tarfile.open(fileobj=archive) as tar:
+            file = tar.extractfile(tar.getmembers()[0])
+            if file is None:
+                raise CheckFailed(f"{path} in {tag} is no file")
+            return file.read()
 
     def untag(self, tag: str) -> None:
         """Remove a name, and the image with its last one."""
-        self._do("image", "rm", full_tag(tag), check=False)
+        self._remove(full_tag(tag))
+
+    def _remove(self, image: str) -> None:
+        """Remove an image; one that is not there, or that a container uses, stays as it is."""
+        with _asking(f"remove {image}"):
+            try:
+                self._daemon.images.remove(image)
+            except _sdk().errors.ImageNotFound:
+                return
+            except _sdk().errors.APIError as refused:
+                if refused.status_code != _CONFLICT:
+                    raise
 
     def run(self, launch: Launch) -> DockerContainer:
         """Start a container and return at once."""
-        name = f"sparkforge-{uuid.uuid4().hex[:12]}"
-        words = ["run", "--detach", "--name", name, "--shm-size", launch.shm]
-        if launch.user is not None:
-            words += ["--user", launch.user]
-        if launch.entrypoint is not None:
-            words += ["--entrypoint", launch.entrypoint]
-        if launch.gpus:
-            words += ["--gpus", "all"]
-        if not launch.network:
-            words += ["--network", "none"]
-        for key, value in launch.env.items():
-            words += ["--env", f"{key}={value}"]
-        for mount in launch.mounts:
-            words += ["--volume", mount.text]
-        for port in launch.ports:
-            words += ["--publish", f"127.0.0.1:{port}:{port}"]
+        name = launch.name or f"sparkforge-{uuid.uuid4().hex[:12]}"
+        self._image(launch.image)  # which fails in our words
+        with _asking(f"make the container {name}", do=f"if it is left from an earlier run: docker rm --force {name}"):
+            self._daemon.containers.create(**self._options(launch), name=name)
+        made = DockerContainer(self, name)
         try:
-            self._do(*words, full_tag(launch.image), *launch.command)
-        except SparkforgeError:
-            self._do("rm", "--force", name, check=False)
+            with _asking(f"start {launch.image}"):
+                made.found.start()
+        except BaseException as failed:
+            made.remove()
+            if launch.gpus and isinstance(failed, CheckFailed):
+                raise EnvironmentLacks(
+                    "Docker could not start a container with GPUs",
+                    why=failed.why,
+                    do="install nvidia-container-toolkit, then: sudo nvidia-ctk runtime configure --runtime=docker"
+                    " && sudo systemctl restart docker",
+                ) from failed
             raise
-        return DockerContainer(self, name)
+        return made
+
+    def _options(self, launch: Launch) -> dict[str, Any]:
+        types = _sdk().types
+        limits = [types.Ulimit(name=name, soft=limit, hard=limit) for name, limit in launch.ulimits.items()]
+        gpus = [types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if launch.gpus else None
+        return {
+            "image": full_tag(launch.image),
+            "command": list(launch.command) or None,
+            "entrypoint": None if launch.entrypoint is None else [launch.entrypoint],
+            "environment": dict(launch.env),
+            "user": launch.user,
+            "volumes": [mount.text for mount in launch.mounts],
+            "ports": {f"{port}/tcp": (launch.publish, port) for port in launch.ports},
+            "network_mode": launch.network,
+            "ipc_mode": launch.ipc,
+            "shm_size": launch.shm,
+            "devices": [f"{device}:{device}:rwm" for device in launch.devices],
+            "cap_add": list(launch.capabilities),
+            "ulimits": limits,
+            "device_requests": gpus,
+        }
 
 
 @dataclass(frozen=True)
@@ -188,44 +291,60 @@ class DockerContainer:
     engine: Docker
     id: str
 
-    def _state(self) -> dict[str, Any]:
-        state: dict[str, Any] = json.loads(self.engine._do("inspect", "--format", "{{json .State}}", self.id).text)  # noqa: SLF001  two halves of one module
-        return state
+    @property
+    def found(self) -> Any:
+        """The SDK's container, as it is now."""
+        return self.engine._daemon.containers.get(self.id)  # noqa: SLF001  two halves of one module
 
     def alive(self) -> bool:
         """Whether its first process still runs."""
-        return bool(self._state()["Running"])
-
-    def health(self) -> str:
-        """`starting`, `healthy` or `unhealthy`, by the image's own health check."""
-        return str((self._state().get("Health") or {}).get("Status", "none"))
+        with _asking(f"look at {self.id}"):
+            return bool(self.found.status == "running")
 
     def logs(self) -> str:
         """Everything that it wrote so far."""
-        done = self.engine._do("logs", self.id)  # noqa: SLF001  as above
-        return (done.out + done.err).decode(errors="replace")
+        with _asking(f"tell the log of {self.id}"):
+            return bytes(self.found.logs()).decode(errors="replace")
+
+    def follow(self) -> Iterator[bytes]:
+        """What it writes, from its start until its end."""
+        with _asking(f"follow the log of {self.id}"):
+            yield from self.found.logs(stream=True, follow=True)
 
     def stop(self, *, grace: float = 30.0) -> int:
         """SIGTERM, and SIGKILL after `grace` seconds; the exit status."""
-        self.engine._do("stop", "--time", str(int(grace)), self.id)  # noqa: SLF001  as above
-        return int(self._state()["ExitCode"])
+        with _asking(f"stop {self.id}"):
+            self.found.stop(timeout=int(grace))
+        return self.wait()
 
     def wait(self, *, timeout: float | None = None) -> int:
         """Exit status once it has ended."""
-        end = None if timeout is None else time.monotonic() + timeout
-        while self.alive():
-            if end is not None and time.monotonic() > end:
-                raise CheckFailed(f"the container did not end within {timeout:.0f} s", why=self.id)
-            time.sleep(0.1)
-        return int(self._state()["ExitCode"])
+        with _asking(f"wait for {self.id}"):
+            try:
+                return int(self.found.wait(timeout=timeout)["StatusCode"])
+            except requests.RequestException as late:
+                if timeout is None or not self.alive():
+                    raise
+                raise CheckFailed(f"the container did not end within {timeout:.0f} s", why=self.id) from late
 
     def exec(self, command: Sequence[str], *, check: bool = True) -> Done:
         """Run another command in it, as its own user."""
-        return self.engine._do("exec", self.id, *command, check=check)  # noqa: SLF001  as above
+        begun = time.monotonic()
+        with _asking(f"run {command[0]} in {self.id}"):
+            code, (out, err) = self.found.exec_run(list(command), demux=True)
+        done = Done(tuple(command), code, out or b"", err or b"", time.monotonic() - begun)
+        if check and code:
+            said = tail(done.err) or tail(done.out)
+            raise CheckFailed(f"{command[0]} ended with status {code}", why=f"{quoted(command)}\n{said}")
+        return done
 
     def remove(self) -> None:
         """Remove it, ended or not."""
-        self.engine._do("rm", "--force", "--volumes", self.id, check=False)  # noqa: SLF001  as above
+        with _asking(f"remove {self.id}"):
+            try:
+                self.found.remove(force=True, v=True)
+            except _sdk().errors.NotFound:
+                return
 
 
 def clients() -> list[Docker]:

@@ -62,10 +62,10 @@ class Layer:
 
 @dataclass(frozen=True)
 class Mount:
-    """A directory of the host inside a container.
+    """A directory of the host, or a volume, inside a container.
 
     Attributes:
-        source: on the host.
+        source: on the host; a name without a slash is a volume's.
         target: in the container.
         read_only: whether the container may not write.
     """
@@ -115,11 +115,17 @@ class Launch:
         env: variables beyond those of the image.
         user: `uid:gid`; None is the image's own.
         mounts: directories of the host.
-        ports: ports that the server listens on and the host shall reach, equal on both sides.
+        ports: ports that the server listens on, published under the same numbers.
+        publish: address of this machine on which they are published.
         entrypoint: a program in place of the image's entrypoint.
         gpus: give the container the machine's GPUs.
-        network: False cuts it off, where the engine can.
-        shm: size of /dev/shm as the engine takes it.
+        network: `none` cuts it off, where the engine can; `host` is this machine's; None is the engine's own choice.
+        ipc: `host` for this machine's shared memory; None is private.
+        shm: size of a private /dev/shm as the engine takes it.
+        devices: device nodes.
+        capabilities: that are added.
+        ulimits: limits by name, -1 for none.
+        name: of the container; None makes one up.
     """
 
     image: str
@@ -128,10 +134,16 @@ class Launch:
     user: str | None = None
     mounts: Sequence[Mount] = ()
     ports: Sequence[int] = ()
+    publish: str = "127.0.0.1"
     entrypoint: str | None = None
     gpus: bool = False
-    network: bool = True
-    shm: str = "2g"
+    network: str | None = None
+    ipc: str | None = None
+    shm: str | None = "2g"
+    devices: Sequence[str] = ()
+    capabilities: Sequence[str] = ()
+    ulimits: Mapping[str, int] = field(default_factory=dict)
+    name: str | None = None
 
 
 class Container(Protocol):
@@ -171,6 +183,9 @@ class Engine(Protocol):
     def program(self) -> str:
         """Path of the program that is called."""
 
+    def answer(self) -> str | None:
+        """What identifies the engine that answers now; None if none does."""
+
     def prove(self) -> Able:
         """Build a file with one `RUN --mount`; an engine that cannot is no engine of ours."""
 
@@ -185,6 +200,9 @@ class Engine(Protocol):
 
     def has(self, tag: str) -> bool:
         """Whether the image is here."""
+
+    def find(self, labels: Mapping[str, str]) -> list[str]:
+        """Tags of the images with these labels, the newest first."""
 
     def image_id(self, tag: str) -> str:
         """`sha256:...` of its configuration. CheckFailed where there is no such image."""

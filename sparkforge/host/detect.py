@@ -13,7 +13,6 @@ from sparkforge.core.platforms import AMD64, ARM64, Platform
 from sparkforge.core.proc import run
 from sparkforge.core.store import Store
 from sparkforge.engine.choose import candidates, proven
-from sparkforge.engine.engine import Engine
 from sparkforge.image.bootstrap import emulates
 
 OS_RELEASE = Path("/etc/os-release")
@@ -129,7 +128,7 @@ def detect(store: Store, packages: Iterable[str] = ()) -> Host:
         files=frozenset(name for name in (DEBIAN_KEYS,) if Path(name).exists()),
         able=tuple(able),
         refused=tuple(refused),
-        daemon=any(_answers(engine) for engine in candidates("docker")),
+        daemon=any(engine.answer() for engine in candidates("docker")),
         candidates=installable(packages) if "apt-get" in there else frozenset(),
         emulated=frozenset(one for one in (AMD64, ARM64) if emulates(one)),
     )
@@ -149,7 +148,3 @@ def installable(packages: Iterable[str]) -> frozenset[str]:
 def _path() -> str:
     """PATH with the folders of the administrator's programs, which a user's own may lack."""
     return os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"])
-
-
-def _answers(engine: Engine) -> bool:
-    return run([engine.program, "version"], check=False).code == 0

@@ -132,7 +132,7 @@ def _install(command: tuple[str, ...], environment: dict[str, str], *, updated: 
 def _daemon_answers() -> bool:
     end = time.monotonic() + _DAEMON_SECONDS
     while time.monotonic() < end:
-        if any(run([engine.program, "version"], check=False).code == 0 for engine in candidates("docker")):
+        if any(engine.answer() for engine in candidates("docker")):
             return True
         time.sleep(0.5)
     say(f"  no Docker daemon answered within {_DAEMON_SECONDS:.0f} s; its log: /var/log/sparkforge-dockerd.log")

@@ -229,7 +229,7 @@ def in_image(engine: Engine, image: str, *, options: tuple[str, ...] = (), mount
             shutil.copy(script, work)
         inside = Mount(work, _INSIDE)
         words = [f"{_INSIDE}/{SCRIPT}", "--out", f"{_INSIDE}/{_OUT}", *options]
-        container = engine.run(Launch(image, words, mounts=[inside, *mounts], entrypoint=_PYTHON, network=False))
+        container = engine.run(Launch(image, words, mounts=[inside, *mounts], entrypoint=_PYTHON, network="none"))
         try:
             status = container.wait(timeout=_SECONDS)
             return _report(work, status, container.logs())

@@ -51,9 +51,10 @@ def held():
             except Exception:  # noqa: BLE001  an image from before there were profiles
                 said = ""
             if said != of_image.text("vllm-0.21", "cpu"):
-                pytest.skip(f"{tag} has other profiles than this checkout: invoke build --target cpu")
+                print(f"{tag} in {one.name} has other profiles than this checkout")
+                continue
             return one, tag
-    pytest.skip(f"no able engine holds {tag}: invoke build --target cpu")
+    pytest.skip(f"no engine holds {tag} with the profiles of this checkout: invoke build --target cpu")
 
 
 @pytest.fixture
@@ -141,6 +142,7 @@ def test_a_named_volume_can_be_written_by_any_user_of_group_0(held, started):
             assert container.wait(timeout=60) == 0, container.logs()
             assert "cannot be written" not in container.logs()
             container.remove()
-            engine._do("volume", "rm", volume)
+            engine._daemon.volumes.get(volume).remove()
     finally:
-        engine._do("volume", "rm", "--force", volume, check=False)
+        for left in engine._daemon.volumes.list(filters={"name": volume}):
+            left.remove(force=True)
