@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sparkforge.git.objects import Entry, entries
+from sparkforge.git.objects import TreeEntry, entries
 from sparkforge.git.repository import Git
 from sparkforge.patches.rebase.item import Item
 from sparkforge.patches.rebase.merge import Merged, settled, three_way
@@ -30,7 +30,7 @@ class Ground:
     settled: str
     failed: list[Item] = field(default_factory=list)
     _merges: dict[tuple[str, str, str], Merged] = field(default_factory=dict)
-    _files: dict[str, dict[str, Entry]] = field(default_factory=dict)
+    _files: dict[str, dict[str, TreeEntry]] = field(default_factory=dict)
 
     def merge(self, number: int, into: str) -> Merged:
         """Three-way merge of a patch into a tree, from the old tree before it; made once."""
@@ -40,7 +40,7 @@ class Ground:
             self._merges[key] = three_way(self.git, before, into, after)
         return self._merges[key]
 
-    def files(self, tree: str) -> dict[str, Entry]:
+    def files(self, tree: str) -> dict[str, TreeEntry]:
         """Entries of a tree, read once."""
         if tree not in self._files:
             self._files[tree] = entries(self.git, tree)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unidiff.patch import PatchSet
 
-from sparkforge.git.objects import Entry, contents
+from sparkforge.git.objects import TreeEntry, contents
 from sparkforge.git.repository import Git
 from sparkforge.patches.diff import Hunk, Section
 from sparkforge.patches.rebase.merge import Sides
@@ -41,7 +41,7 @@ def changes(git: Git, before: str, after: str) -> tuple[Change, ...]:
 
 
 def conflicts(
-    git: Git, left: Sequence[Sides], sections: Sequence[Section], before: Mapping[str, Entry]
+    git: Git, left: Sequence[Sides], sections: Sequence[Section], before: Mapping[str, TreeEntry]
 ) -> list[Conflict]:
     """The hunks that do not fit.
 
@@ -70,7 +70,7 @@ def conflicts(
     return found
 
 
-def _section(sides: Sides, sections: Sequence[Section], before: Mapping[str, Entry]) -> Section | None:
+def _section(sides: Sides, sections: Sequence[Section], before: Mapping[str, TreeEntry]) -> Section | None:
     """The part of the patch that a path is about; by content where the file was renamed."""
     named = next((section for section in sections if section.path == sides.path), None)
     if named is not None or sides.base is None:
@@ -81,7 +81,7 @@ def _section(sides: Sides, sections: Sequence[Section], before: Mapping[str, Ent
     )
 
 
-def _in_file(git: Git, base: str, ours: Entry, section: Section) -> list[Conflict]:
+def _in_file(git: Git, base: str, ours: TreeEntry, section: Section) -> list[Conflict]:
     data = contents(git, [base, ours.blob])
     old, new = split_lines(data[base] or b""), split_lines(data[ours.blob] or b"")
     differences = changes(git, base, ours.blob)

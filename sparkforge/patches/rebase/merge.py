@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkforge.core.errors import CheckFailed
-from sparkforge.git.objects import Entry, contents
+from sparkforge.git.objects import TreeEntry, contents
 from sparkforge.git.repository import Git
 
 # New files stay where the patch puts them, whatever folder upstream renamed: other lines of the patch name that place.
@@ -28,9 +28,9 @@ class Sides:
     """
 
     path: str
-    base: Entry | None
-    ours: Entry | None
-    theirs: Entry | None
+    base: TreeEntry | None
+    ours: TreeEntry | None
+    theirs: TreeEntry | None
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ def three_way(git: Git, base: str, ours: str, theirs: str) -> Merged:
     head = git.text("commit-tree", ours, "-p", base, stdin=b"ours\n")
     done = git.done(*_SETTINGS, "merge-tree", "--write-tree", "-z", "--no-messages", head, theirs, accept=(0, 1))
     tree, *records = done.out.split(b"\0")
-    stages: dict[str, dict[int, Entry]] = {}
+    stages: dict[str, dict[int, TreeEntry]] = {}
     for record in records:
         if record:
             about, _, name = record.partition(b"\t")
             mode, blob, stage = about.decode().split(" ")
             path = name.decode("utf-8", "surrogateescape")
-            stages.setdefault(path, {})[int(stage)] = Entry(mode, blob, path)
+            stages.setdefault(path, {})[int(stage)] = TreeEntry(mode, blob, path)
     left = tuple(Sides(path, at.get(1), at.get(2), at.get(3)) for path, at in stages.items())
     return Merged(tree.decode(), done.code == 0, left)
 
