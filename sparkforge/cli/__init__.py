@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from sparkforge.cli import aot, aot_checks, backends, build, kernels, patches, project, proofs, roofline, serve
+from sparkforge.cli import aot, aot_checks, backends, build, kernels, patches, project, proofs, rebase, roofline, serve
 
 
 def namespace() -> Collection:
@@ -14,6 +14,7 @@ def namespace() -> Collection:
         for name, task in Collection.from_module(module).tasks.items():
             top.add_task(task, name=name)
     top.add_collection(Collection.from_module(patches, name="patches"))
+    top.add_collection(Collection.from_module(rebase, name="rebase"))
     modules = Collection.from_module(aot, name="aot")
     for name, task in Collection.from_module(aot_checks).tasks.items():
         modules.add_task(task, name=name)

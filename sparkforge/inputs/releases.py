@@ -99,7 +99,7 @@ def at(upstream: Upstream, release: str) -> Upstream:
     found = next((one for one in known if one.version == wanted), None)
     if found is None:
         near = [str(one.version) for one in known if one.version.release[:2] == wanted.release[:2]]
-        last = [str(one.version) for one in known if not one.version.is_prerelease][-3:]
+        last = [str(one.version) for one in known if one.sdist is not None and not one.version.is_prerelease][-3:]
         raise BadInput(
             f"{package} has no release {release}", why=f"the package index lists {', '.join(near[-5:] or last)}"
         )
@@ -159,7 +159,7 @@ def _wheels(package: str, release: str, platforms: tuple[OciPlatform, ...]) -> d
 
 
 def _file(link: Link) -> File:
-    digest = (link.hashes or {}).get("sha256", "")
+    (digest,) = (link.hash_option or {}).get("sha256", [""])
     if not digest:
         raise EnvironmentLacks(
             f"the package index gives no sha256 of {link.filename}", why="a pin names every file by its hash"

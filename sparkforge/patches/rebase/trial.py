@@ -52,9 +52,8 @@ class Trial:
             tree = ground.now
             outcome = Outcome.UPSTREAMED if self._upstream_has_it() else Outcome.EMPTY
         elif tree is None:
-            base = ground.files(ground.old[self.number])
-            shown = conflicts(ground.git, merged.left, self.item.sections, base)
             because = self._cascade()
+            shown = [] if because else self._conflicts(merged)
             outcome = Outcome.CASCADE if because else Outcome.CONFLICT
             if self._files_gone(merged):
                 outcome = Outcome.OBSOLETE
@@ -135,6 +134,17 @@ class Trial:
             if self._note(Probe.ALONE, free, f"{'applies' if free else 'does not apply'} to the new tree alone"):
                 return near or ("an earlier patch",)
         return ()
+
+    def _conflicts(self, merged: Merged) -> list[Conflict]:
+        """Hunks that meet an upstream change; those that only miss an earlier patch are left out."""
+        ground = self.ground
+        base = ground.files(ground.old[self.number])
+        found = conflicts(ground.git, merged.left, self.item.sections, base)
+        if ground.settled == ground.now:
+            return found
+        beside = conflicts(ground.git, ground.merge(self.number, ground.settled).left, self.item.sections, base)
+        own = {(one.path, one.hunk) for one in beside}
+        return [one for one in found if (one.path, one.hunk) in own]
 
     def _files_gone(self, merged: Merged) -> bool:
         """Whether every file that the patch changes is gone upstream and none was renamed; a new file keeps a patch."""
