@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkforge.aot import link, plan
-from sparkforge.aot.objects import Object
-from sparkforge.aot.tools import Tools
+from sparkforge.aot.objects import CompiledObject
+from sparkforge.aot.tools import ModuleTools
 from sparkforge.core.arch import Arch
 from sparkforge.core.hashing import sha256_file
 from sparkforge.core.proc import run
@@ -19,23 +19,23 @@ from sparkforge.overlay.compute import Overlay
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeModule:
     """A module with its objects, in the order of its units, and its library."""
 
-    module: plan.Module
-    objects: Sequence[Object]
-    linked: link.Linked
+    module: plan.ModulePlan
+    objects: Sequence[CompiledObject]
+    linked: link.LinkedModule
 
 
 def facts_of(
     folder: Path,
-    made: Sequence[Made],
+    made: Sequence[MadeModule],
     overlay: Overlay,
     archs: Sequence[Arch],
-    ready: Tools,
+    ready: ModuleTools,
     *,
     left_out: dict[str, list[str]],
-) -> facts.Facts:
+) -> facts.AotFacts:
     """What the folder of a build says of itself.
 
     Args:
@@ -48,7 +48,7 @@ def facts_of(
     """
     reads = {one.module.name: _of_flashinfer(one.objects) for one in made}
     modules = [_module(folder, one, reads[one.module.name]) for one in made]
-    return facts.Facts(
+    return facts.AotFacts(
         format=facts.FORMAT,
         key=facts.key_of_modules(modules),
         platform=ready.platform.oci,
@@ -68,8 +68,8 @@ def facts_of(
     )
 
 
-def _unit(unit: plan.Unit, made: Object) -> facts.Unit:
-    return facts.Unit(
+def _unit(unit: plan.CompileUnit, made: CompiledObject) -> facts.BuiltUnit:
+    return facts.BuiltUnit(
         module=unit.module,
         path=unit.source,
         object=made.key,
@@ -81,11 +81,11 @@ def _unit(unit: plan.Unit, made: Object) -> facts.Unit:
     )
 
 
-def _module(folder: Path, made: Made, reads: Mapping[str, str]) -> facts.Module:
+def _module(folder: Path, made: MadeModule, reads: Mapping[str, str]) -> facts.BuiltModule:
     name = made.module.name
     path = folder / name / f"{name}.so"
     library = elf.read_elf(path)
-    return facts.Module(
+    return facts.BuiltModule(
         name=name,
         file=str(path.relative_to(folder)),
         sha256=sha256_file(path),
@@ -109,6 +109,6 @@ def newest(versions: Sequence[str]) -> dict[str, str]:
     return {family: ".".join(map(str, number)) for family, number in sorted(found.items())}
 
 
-def _of_flashinfer(objects: Iterable[Object]) -> dict[str, str]:
+def _of_flashinfer(objects: Iterable[CompiledObject]) -> dict[str, str]:
     """What objects were made from of FlashInfer's own files and of those that it generated."""
     return {name: sha256 for one in objects for name, sha256 in one.reads.items() if not name.startswith("/")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +50,7 @@ def taken() -> int:
 
 
 @dataclass
-class Queue(Generic[T]):
+class MemoryQueue(Generic[T]):
     """Gives work to whoever asks: the first item whose memory is free beside what running ones may still come to take.
 
     One item is always given, whatever it takes: waiting for memory that nobody gives back would be waiting for ever.
@@ -108,7 +108,7 @@ class Queue(Generic[T]):
         return self.free() - max(0, sum(self._running) - self.held())
 
 
-def each(queue: Queue[T], work: Callable[[T], None], at_once: int) -> None:
+def each(queue: MemoryQueue[T], work: Callable[[T], None], at_once: int) -> None:
     """Work on every item of a queue; the first failure ends it when what runs has ended."""
 
     def worker() -> None:
@@ -130,11 +130,3 @@ def each(queue: Queue[T], work: Callable[[T], None], at_once: int) -> None:
         except BaseException:
             queue.drop()
             raise
-
-
-def first(items: Sequence[T], key: Callable[[T], object]) -> list[T]:
-    """The first item of each key, in order."""
-    found: dict[object, T] = {}
-    for item in items:
-        found.setdefault(key(item), item)
-    return list(found.values())

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from sparkforge.aot.objects import Object
-from sparkforge.aot.plan import Module
-from sparkforge.aot.tools import Tools
+from sparkforge.aot.objects import CompiledObject
+from sparkforge.aot.plan import ModulePlan
+from sparkforge.aot.tools import ModuleTools
 from sparkforge.core import proc
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.hashing import key_of
@@ -44,7 +44,7 @@ _FLAGS = (
 
 
 @dataclass(frozen=True)
-class Linked:
+class LinkedModule:
     """A linked module in the store.
 
     Attributes:
@@ -58,7 +58,7 @@ class Linked:
     cached: bool
 
 
-def link(store: Store, module: Module, objects: Sequence[Object], tools: Tools) -> Linked:
+def link(store: Store, module: ModulePlan, objects: Sequence[CompiledObject], tools: ModuleTools) -> LinkedModule:
     """The library of a module, from the store or linked.
 
     Raises:
@@ -77,7 +77,7 @@ def link(store: Store, module: Module, objects: Sequence[Object], tools: Tools) 
             if not exports(elf.read_elf(beside / name)):
                 raise CheckFailed(f"{name} exports no function of TVM-FFI", why=f"nothing begins with {_FFI}")
             seal(beside)
-    return Linked(folder / name, msgspec.json.decode((folder / "cost.json").read_bytes(), type=float), cached)
+    return LinkedModule(folder / name, msgspec.json.decode((folder / "cost.json").read_bytes(), type=float), cached)
 
 
 def exports(library: elf.Elf) -> list[str]:
@@ -86,7 +86,9 @@ def exports(library: elf.Elf) -> list[str]:
     return sorted(name for name in names if not name.startswith("_"))
 
 
-def _linked(folder: Path, name: str, module: Module, objects: Sequence[Object], tools: Tools) -> float:
+def _linked(
+    folder: Path, name: str, module: ModulePlan, objects: Sequence[CompiledObject], tools: ModuleTools
+) -> float:
     names = folder / "exports.map"
     names.write_bytes(_EXPORTS)
     folders = [f"-L{tools.more / 'lib'}", f"-L{tools.tvm_ffi / 'lib'}"]

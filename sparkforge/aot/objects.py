@@ -19,9 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from sparkforge.aot import depfile
-from sparkforge.aot.plan import Unit
-from sparkforge.aot.tools import Tools
+from sparkforge.aot import build_files
+from sparkforge.aot.plan import CompileUnit
+from sparkforge.aot.tools import ModuleTools
 from sparkforge.core import proc
 from sparkforge.core.hashing import key_of, sha256_file
 from sparkforge.core.integrity import seal, sound
@@ -32,7 +32,7 @@ RECORDS = "aot-records"
 _FORMAT = 2
 
 
-class Record(msgspec.Struct, frozen=True):
+class CompileRecord(msgspec.Struct, frozen=True):
     """One compilation.
 
     Attributes:
@@ -46,7 +46,7 @@ class Record(msgspec.Struct, frozen=True):
     rivals: str = ""
 
 
-class Cost(msgspec.Struct, frozen=True):
+class CompileCost(msgspec.Struct, frozen=True):
     """What an object cost when it was compiled.
 
     Attributes:
@@ -61,7 +61,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Object:
+class CompiledObject:
     """One object.
 
     Attributes:
@@ -73,16 +73,16 @@ class Object:
         cached: it was in the store.
     """
 
-    unit: Unit
+    unit: CompileUnit
     key: str
     path: Path
     reads: dict[str, str]
-    cost: Cost
+    cost: CompileCost
     cached: bool
 
 
 @dataclass
-class Hashes:
+class RootHashes:
     """SHA-256 of the files of a root, each computed once."""
 
     root: Path
@@ -97,7 +97,7 @@ class Hashes:
 
 
 @dataclass(frozen=True)
-class Tree:
+class RootNames:
     """What is where, by the last part of its path.
 
     Attributes:
@@ -109,7 +109,7 @@ class Tree:
     toolchain: frozenset[str]
 
     @classmethod
-    def of(cls, root: Path, tools: Tools) -> Tree:
+    def of(cls, root: Path, tools: ModuleTools) -> RootNames:
         """Look below a root, and at a toolchain."""
         named: dict[str, list[str]] = {}
         for above in ("flashinfer/data", "generated"):
@@ -125,26 +125,26 @@ class Objects:
     """The objects of one root and toolchain."""
 
     store: Store
-    tools: Tools
+    tools: ModuleTools
     root: Path
-    hashes: Hashes
-    tree: Tree
+    hashes: RootHashes
+    names: RootNames
 
-    def find(self, unit: Unit) -> Object | None:
+    def find(self, unit: CompileUnit) -> CompiledObject | None:
         """The object of a unit if the store has one made from just these files.
 
         Raises:
             CheckFailed: the store's object was changed.
         """
         for file in sorted((self.store.root / RECORDS / self._command(unit)).glob("*.json")):
-            record = msgspec.json.decode(file.read_bytes(), type=Record)
+            record = msgspec.json.decode(file.read_bytes(), type=CompileRecord)
             if any(self.hashes.of(name) != sha256 for name, sha256 in record.reads.items()):
                 continue
             if record.rivals == self.rivals(record.reads) and sound(self.store.path(OBJECTS, record.object)):
                 return self._object(unit, record, cached=True)
         return None
 
-    def make(self, unit: Unit) -> Object:
+    def make(self, unit: CompileUnit) -> CompiledObject:
         """Compile a unit and store its object.
 
         Args:
@@ -161,42 +161,42 @@ class Objects:
         environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "TMPDIR": str(scratch), "HOME": str(scratch)}
         command = unit.command(self.tools, str(out.relative_to(self.root)))
         used = proc.measured(command, cwd=self.root, env=environment)
-        read = depfile.read(Path(f"{out}.d").read_text())
+        read = build_files.dependencies(Path(f"{out}.d").read_text())
         reads = {name: self.hashes.of(name) for name in sorted(map(self._named, read)) if name}
         key = key_of(self._command(unit), reads)
-        cost = Cost(round(used.seconds, 3), round(used.cpu_seconds, 3), used.peak_bytes)
+        cost = CompileCost(round(used.seconds, 3), round(used.cpu_seconds, 3), used.peak_bytes)
         with self.store.writing(OBJECTS, key) as folder:
             out.rename(folder / "unit.o")
             (folder / "cost.json").write_bytes(msgspec.json.encode(cost))
             seal(folder)
         remove(place)
-        record = Record(key, reads, self.rivals(reads))
+        record = CompileRecord(key, reads, self.rivals(reads))
         name = f"{key_of(key, record.rivals)}.json"
         write_file(self.store.root / RECORDS / self._command(unit) / name, msgspec.json.encode(record))
         return self._object(unit, record, cached=False)
 
     def rivals(self, reads: Iterable[str]) -> str:
         """Hash of the paths of the tree with the name of a file that was read, or of a header of the toolchain."""
-        names = self.tree.toolchain.union(path.rpartition("/")[2] for path in reads)
-        return key_of(sorted(path for name in names for path in self.tree.named.get(name, ())))
+        names = self.names.toolchain.union(path.rpartition("/")[2] for path in reads)
+        return key_of(sorted(path for name in names for path in self.names.named.get(name, ())))
 
-    def last_peak(self, unit: Unit) -> int | None:
+    def last_peak(self, unit: CompileUnit) -> int | None:
         """Most memory that any earlier compilation of this command took; None where there was none."""
         peaks = []
         for file in (self.store.root / RECORDS / self._command(unit)).glob("*.json"):
-            record = msgspec.json.decode(file.read_bytes(), type=Record)
+            record = msgspec.json.decode(file.read_bytes(), type=CompileRecord)
             cost = self.store.path(OBJECTS, record.object) / "cost.json"
             if cost.is_file():
-                peaks.append(msgspec.json.decode(cost.read_bytes(), type=Cost).peak_bytes)
+                peaks.append(msgspec.json.decode(cost.read_bytes(), type=CompileCost).peak_bytes)
         return max(peaks, default=None)
 
-    def _command(self, unit: Unit) -> str:
+    def _command(self, unit: CompileUnit) -> str:
         return key_of(_FORMAT, unit.source, list(unit.words), unit.cuda, self.tools.identity)
 
-    def _object(self, unit: Unit, record: Record, *, cached: bool) -> Object:
+    def _object(self, unit: CompileUnit, record: CompileRecord, *, cached: bool) -> CompiledObject:
         folder = self.store.path(OBJECTS, record.object)
-        cost = msgspec.json.decode((folder / "cost.json").read_bytes(), type=Cost)
-        return Object(unit, record.object, folder / "unit.o", record.reads, cost, cached)
+        cost = msgspec.json.decode((folder / "cost.json").read_bytes(), type=CompileCost)
+        return CompiledObject(unit, record.object, folder / "unit.o", record.reads, cost, cached)
 
     def _named(self, path: str) -> str:
         """Name of a file that was read, for a record; "" for the toolchain's, whose identity stands for it."""

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sparkforge.aot import ninja
-from sparkforge.aot.tools import Tools
+from sparkforge.aot import build_files
+from sparkforge.aot.tools import ModuleTools
 from sparkforge.core.arch import Arch
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.hashing import sha256_bytes
@@ -35,7 +35,7 @@ _CUDA = ("-Icuda/include", "-Imore/include", "-isystem", "cuda/include/cccl")
 
 
 @dataclass(frozen=True)
-class Unit:
+class CompileUnit:
     """One source of one module.
 
     Attributes:
@@ -50,7 +50,12 @@ class Unit:
     words: tuple[str, ...]
     cuda: bool
 
-    def command(self, tools: Tools, out: str) -> list[str]:
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """What decides the object: two modules may compile one source with the same words."""
+        return self.source, *self.words
+
+    def command(self, tools: ModuleTools, out: str) -> list[str]:
         """What compiles it, to be run in the root; beside `out`, a path below it, it leaves `out.d`."""
         # g++ makes names for what has internal linkage from the output's.
         seed = f"-frandom-seed={self.source}"
@@ -62,15 +67,15 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Module:
+class ModulePlan:
     """One module: its units in the order in which they are linked, and the libraries that it names (`-l`)."""
 
     name: str
-    units: tuple[Unit, ...]
+    units: tuple[CompileUnit, ...]
     libraries: tuple[str, ...]
 
 
-def lay(root: Path, wheel: Path, overlay: Overlay, tools: Tools) -> None:
+def lay(root: Path, wheel: Path, overlay: Overlay, tools: ModuleTools) -> None:
     """Fill an empty root.
 
     Raises:
@@ -93,7 +98,7 @@ def lay(root: Path, wheel: Path, overlay: Overlay, tools: Tools) -> None:
     (root / "toolkit" / "bin" / "nvcc").symlink_to(tools.nvcc)  # FlashInfer asks it for its version
 
 
-def describe(root: Path, python: Path, archs: Sequence[Arch], options: Mapping[str, Any]) -> list[Module]:
+def describe(root: Path, python: Path, archs: Sequence[Arch], options: Mapping[str, Any]) -> list[ModulePlan]:
     """The modules that FlashInfer names, and how it compiles them.
 
     Args:
@@ -115,18 +120,18 @@ def describe(root: Path, python: Path, archs: Sequence[Arch], options: Mapping[s
     }
     said = run([python, "-s", _DESCRIBE, root, json.dumps(dict(options))], cwd=root, env=environment)
     described = json.loads(said.text.splitlines()[-1])
-    return [_module(root, one["name"], ninja.edges(one["ninja"])) for one in described]
+    return [_module(root, one["name"], build_files.edges(one["ninja"])) for one in described]
 
 
-def _module(root: Path, name: str, edges: list[ninja.Edge]) -> Module:
+def _module(root: Path, name: str, edges: list[build_files.NinjaEdge]) -> ModulePlan:
     *objects, linked = edges
     if linked.rule != "link" or any(edge.rule not in {"compile", "cuda_compile"} for edge in objects):
         raise CheckFailed(f"the module {name} is built in a way that is not known here", why=linked.rule)
     units = tuple(_unit(root, name, edge) for edge in objects)
-    return Module(name, units, tuple(word for word in linked.words if word.startswith("-l")))
+    return ModulePlan(name, units, tuple(word for word in linked.words if word.startswith("-l")))
 
 
-def _unit(root: Path, module: str, edge: ninja.Edge) -> Unit:
+def _unit(root: Path, module: str, edge: build_files.NinjaEdge) -> CompileUnit:
     (source,) = edge.inputs
     above = f"{root}/"
     words = [word.replace(f"{above}toolkit/", "cuda/").replace(above, "") for word in edge.words[1:]]
@@ -136,7 +141,7 @@ def _unit(root: Path, module: str, edge: ninja.Edge) -> Unit:
         path = word.removeprefix("-I")
         if "=/" in path or path.startswith("/") or (word.startswith("-I") and not f"{path}/".startswith(_ABOVE)):
             raise CheckFailed(f"{module} names a path outside of what it is compiled in", why=word)
-    return Unit(module, source.removeprefix(above), tuple(ours), edge.rule == "cuda_compile")
+    return CompileUnit(module, source.removeprefix(above), tuple(ours), edge.rule == "cuda_compile")
 
 
 def _without(words: list[str], source: str, out: str) -> list[str]:

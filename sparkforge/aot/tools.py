@@ -32,7 +32,7 @@ _STUB = IMAGES / "lay" / "stub.py"
 
 
 @dataclass(frozen=True)
-class Tools:
+class ModuleTools:
     """A toolchain on disk.
 
     Attributes:
@@ -59,7 +59,7 @@ def identity(chosen: toolchain.Toolchain) -> str:
     return key_of(chosen.identity, [wheel.sha256 for wheel in _wheels(chosen)], _LAYOUT, _STUB)
 
 
-def ready(store: Store, target: Platform) -> Tools:
+def ready(store: Store, target: Platform) -> ModuleTools:
     """The toolchain for a target, fetched and laid out where it is not there.
 
     Raises:
@@ -69,7 +69,7 @@ def ready(store: Store, target: Platform) -> Tools:
     chosen = toolchain.choose(target)
     basic = toolchain.ready(store, chosen)
     more = _more(store, chosen, basic.cuda)
-    return Tools(basic.nvcc, basic.cxx, basic.cuda, more, basic.tvm_ffi, identity(chosen), target)
+    return ModuleTools(basic.nvcc, basic.cxx, basic.cuda, more, basic.tvm_ffi, identity(chosen), target)
 
 
 def _wheels(chosen: toolchain.Toolchain) -> Sequence[toolchain.Wheel]:

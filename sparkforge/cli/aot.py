@@ -10,9 +10,7 @@ from invoke.tasks import task
 
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
-from sparkforge.core.paths import shown
-from sparkforge.core.store import write_file
-from sparkforge.inspect.module_facts import Module
+from sparkforge.inspect.module_facts import BuiltModule
 
 _ARCH = "architectures of SM12x, such as 12.1f"
 _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
@@ -25,7 +23,6 @@ _AOT = "needed: modules of parts that are on by default; all: those of every par
         "arch": _ARCH,
         "platform": _PLATFORM,
         "jobs": "compilers at once; one a core where none is said, fewer where memory is short",
-        "record": "write what it cost and what it was made of to results/flashinfer",
         "json": JSON,
         "stack": STACK,
     }
@@ -36,26 +33,18 @@ def build(
     arch: str = "12.1f",
     platform: str = "",
     jobs: int = 0,
-    record: bool = False,
     json: bool = False,
     stack: str = "vllm-0.21",
 ) -> None:
     """Compile FlashInfer's modules for gpt-oss; objects whose sources did not change are not compiled again."""
-    from sparkforge.aot import record as results
     from sparkforge.image import module_step as modules
     from sparkforge.image import request
     from sparkforge.serving import carried
 
     of_stack, store = opened(stack, as_json=json)
     asked = request.parse(of_stack, arch=arch, platform=platform, aot=aot, jobs=jobs)
-    wanted = modules.alone(store, of_stack, asked, carried.modules())
-    made = modules.made(store, of_stack, asked, wanted)
+    made = modules.made(store, of_stack, asked, modules.alone(store, of_stack, asked, carried.modules()))
     console.say(f"{made.folder}: {made.words}")
-    if record:
-        path = results.path_of(asked.archs, asked.platform, asked.aot)
-        command = f"invoke aot.build --aot {aot} --arch {arch} --platform {asked.platform.oci} --record"
-        write_file(path, results.record(made, wanted, command))
-        console.say(f"{shown(path)} is written")
     if json:
         said = msgspec.to_builtins(made.facts)
         put({"folder": str(made.folder), "compiled": made.compiled, "linked": made.linked, **said})
@@ -87,6 +76,6 @@ def names(
     print(console.table(("module", "sources", "in the store", "left out; only for"), rows))
 
 
-def _table(modules: Iterable[Module]) -> str:
+def _table(modules: Iterable[BuiltModule]) -> str:
     rows = [(one.name, console.mib(one.size), ", ".join(one.needed)) for one in modules]
     return console.table(("module", "size", "needs"), rows)

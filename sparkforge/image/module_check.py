@@ -40,7 +40,7 @@ _SECONDS = 1800.0  # a minute, on a machine with nothing else to do
 _OUT = "found.json"
 
 
-class Module(msgspec.Struct, frozen=True):
+class AskedModule(msgspec.Struct, frozen=True):
     """A module that was asked for; see `images/checks/aot_record.py`."""
 
     name: str
@@ -53,7 +53,7 @@ class Module(msgspec.Struct, frozen=True):
     missing: list[str]
 
 
-class Ran(msgspec.Struct, frozen=True):
+class RouteRan(msgspec.Struct, frozen=True):
     """A route that was run, with which switches, what it asked for, and why it did not come to its end."""
 
     route: str
@@ -62,7 +62,7 @@ class Ran(msgspec.Struct, frozen=True):
     failed: str
 
 
-class Subject(msgspec.Struct, frozen=True):
+class CheckedModules(msgspec.Struct, frozen=True):
     """What was checked.
 
     Attributes:
@@ -87,7 +87,7 @@ class Subject(msgspec.Struct, frozen=True):
         return ["--parts-out", ",".join(self.parts_out)] if self.parts_out else []
 
 
-class Report(msgspec.Struct, frozen=True):
+class ModuleCheck(msgspec.Struct, frozen=True):
     """What the check found.
 
     Attributes:
@@ -102,8 +102,8 @@ class Report(msgspec.Struct, frozen=True):
     capability: str
     compiler: str
     driver: str
-    modules: list[Module]
-    routes: list[Ran]
+    modules: list[AskedModule]
+    routes: list[RouteRan]
     problems: list[str]
 
     def rows(self) -> list[tuple[str, ...]]:
@@ -122,7 +122,7 @@ class Report(msgspec.Struct, frozen=True):
         """For `--json`."""
         return {**msgspec.to_builtins(self), "passed": not self.problems}
 
-    def result(self, subject: Subject, options: Sequence[str]) -> dict[str, Any]:
+    def result(self, subject: CheckedModules, options: Sequence[str]) -> dict[str, Any]:
         """For a file in `results/`: with what was checked, and without this machine's folders."""
         said = self.plain()
         for module in said["modules"]:
@@ -144,14 +144,14 @@ class Report(msgspec.Struct, frozen=True):
             )
 
 
-def of_folder(store: Store, stack: Stack, folder: Path) -> Subject:
+def of_folder(store: Store, stack: Stack, folder: Path) -> CheckedModules:
     """What a folder of modules, checked in an environment, is."""
     said = facts.read(folder)
     ids = {name: trees.of(store, stack, name).id for name in stack.upstreams}
-    return Subject("environment", ids, said.key, said.platform, said.archs, list(parts_without(said.left_out)))
+    return CheckedModules("environment", ids, said.key, said.platform, said.archs, list(parts_without(said.left_out)))
 
 
-def of_image(engine: Engine, image: str) -> Subject:
+def of_image(engine: Engine, image: str) -> CheckedModules:
     """What an image is, by its labels.
 
     Raises:
@@ -166,10 +166,10 @@ def of_image(engine: Engine, image: str) -> Subject:
         raise BadInput(f"{image} holds no modules that were compiled ahead of time", why=why, do="invoke build")
     archs = said[f"{OURS}archs"].split(",")
     parts = [part for part in said.get(PARTS_LEFT_OUT, "").split(",") if part]
-    return Subject(f"image {image}", trees_, aot, said[f"{OURS}platform"], archs, parts)
+    return CheckedModules(f"image {image}", trees_, aot, said[f"{OURS}platform"], archs, parts)
 
 
-def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[str, ...] = ()) -> Report:
+def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[str, ...] = ()) -> ModuleCheck:
     """Check a folder of modules, `NAME/NAME.so`, with the patched packages on this machine.
 
     Args:
@@ -212,7 +212,9 @@ def _lay(laid: Mapping[str, str], folder: Path, tree: str) -> None:
     place_.symlink_to(folder)
 
 
-def in_image(engine: Engine, image: str, *, options: tuple[str, ...] = (), mounts: tuple[Mount, ...] = ()) -> Report:
+def in_image(
+    engine: Engine, image: str, *, options: tuple[str, ...] = (), mounts: tuple[Mount, ...] = ()
+) -> ModuleCheck:
     """Check the modules of an image, inside of it and without a network.
 
     Args:
@@ -246,12 +248,12 @@ def _work() -> Iterator[Path]:
         yield work
 
 
-def _report(work: Path, status: int, log: str) -> Report:
+def _report(work: Path, status: int, log: str) -> ModuleCheck:
     file = work / _OUT
     if not file.is_file():
         why = proc.tail(log.encode()) or f"its script ended with status {status} and said nothing"
         raise CheckFailed("the check of the modules did not come to its end", why=why)
-    report = msgspec.json.decode(file.read_bytes(), type=Report)
+    report = msgspec.json.decode(file.read_bytes(), type=ModuleCheck)
     for route in report.routes:
         console.say(f"  {route.route}: {'failed: ' + route.failed if route.failed else f'{len(route.asked)} modules'}")
     return report

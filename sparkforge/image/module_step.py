@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from sparkforge.aot import modules as build
-from sparkforge.aot import record, selection, tools
+from sparkforge.aot import selection, tools
 from sparkforge.core.arch import SM12X
 from sparkforge.core.console import say
 from sparkforge.core.errors import BadInput, EnvironmentLacks
 from sparkforge.core.hashing import key_of
+from sparkforge.core.paths import RESULTS
 from sparkforge.core.pipeline import Pipeline
 from sparkforge.core.store import Store
 from sparkforge.environments import venv
@@ -43,7 +43,7 @@ class ImageModules:
         why: the reason for none, in words.
     """
 
-    modules: build.Modules | None
+    modules: build.BuiltModules | None
     key: str | None
     why: str = ""
 
@@ -87,7 +87,7 @@ def environment(store: Store, stack: Stack, request: Request) -> tuple[fetch.Wan
         return ()
 
 
-def alone(store: Store, stack: Stack, request: Request, parts: Sequence[selection.PartModules]) -> build.Wanted:
+def alone(store: Store, stack: Stack, request: Request, parts: Sequence[selection.PartModules]) -> build.WantedModules:
     """What to build where the modules are wanted by themselves.
 
     Raises:
@@ -99,7 +99,7 @@ def alone(store: Store, stack: Stack, request: Request, parts: Sequence[selectio
     return _asked(store, stack, request, of_stack.one(store, stack, UPSTREAM), parts)
 
 
-def built(store: Store, stack: Stack, request: Request, parts: Sequence[selection.PartModules]) -> build.Modules:
+def built(store: Store, stack: Stack, request: Request, parts: Sequence[selection.PartModules]) -> build.BuiltModules:
     """The modules that the store has for the series as it is.
 
     Raises:
@@ -117,32 +117,32 @@ def built(store: Store, stack: Stack, request: Request, parts: Sequence[selectio
     return found
 
 
-def made(store: Store, stack: Stack, request: Request, asked: build.Wanted) -> build.Modules:
+def made(store: Store, stack: Stack, request: Request, asked: build.WantedModules) -> build.BuiltModules:
     """The modules, from the store or compiled.
 
     Raises:
         CheckFailed: a source does not compile or link.
         EnvironmentLacks: no compiler, or no environment that imports FlashInfer.
     """
-    return build.build(store, asked, lambda: _python(store, stack), at_once=request.jobs or None)
+    return build.build(store, asked, lambda: environment_python(store, stack), at_once=request.jobs or None)
 
 
-def listed(store: Store, stack: Stack, asked: build.Wanted) -> list[build.Listed]:
+def listed(store: Store, stack: Stack, asked: build.WantedModules) -> list[build.ListedModule]:
     """The modules, their sources, and which of them are compiled.
 
     Raises:
         CheckFailed: FlashInfer cannot be imported.
         EnvironmentLacks: no compiler, or no environment that imports FlashInfer.
     """
-    return build.listed(store, asked, _python(store, stack))
+    return build.listed(store, asked, environment_python(store, stack))
 
 
 def _asked(
     store: Store, stack: Stack, request: Request, overlay: Overlay, parts: Sequence[selection.PartModules]
-) -> build.Wanted:
+) -> build.WantedModules:
     (path,) = fetch.fetch_all(store, [_wheel(stack, request)])
     chosen = tuple(parts) if request.aot == "needed" else ()
-    return build.Wanted(overlay, path, request.archs, request.platform, OPTIONS, chosen)
+    return build.WantedModules(overlay, path, request.archs, request.platform, OPTIONS, chosen)
 
 
 def _wheel(stack: Stack, request: Request) -> fetch.Wanted:
@@ -153,7 +153,7 @@ def _wheel(stack: Stack, request: Request) -> fetch.Wanted:
 
 def wanted(
     store: Store, stack: Stack, request: Request, upstreams: Upstreams, parts: Sequence[selection.PartModules]
-) -> build.Wanted | None:
+) -> build.WantedModules | None:
     """What to build; None in a dry run in which the sources would have to be made first, or the wheel fetched."""
     overlay = upstreams.overlays[UPSTREAM]
     if overlay is None:
@@ -184,12 +184,12 @@ def step(
         return ImageModules(None, NO_MODULES if request.target == "serve" else "", why)
     asked = wanted(store, stack, request, upstreams, parts)
 
-    def compiled() -> build.Modules:
+    def compiled() -> build.BuiltModules:
         assert asked is not None  # noqa: S101  `make` runs only when every input is known
         return made(store, stack, request, asked)
 
     if asked and build.known(store, asked) is None:
-        say(f"  compiling FlashInfer's modules{_took(request)}; with --aot none a server does it when it starts")
+        say(f"  compiling FlashInfer's modules{_cost(request)}; with --aot none a server does it when it starts")
     found = line.step(
         "aot",
         inputs={
@@ -209,28 +209,17 @@ def step(
     return ImageModules(found, found.facts.key if found else None)
 
 
-def _took(request: Request) -> str:
-    """What it cost where it was measured, as a part of a sentence."""
-    path = record.path_of(request.archs, request.platform, request.aot)
+def _cost(request: Request) -> str:
+    """What compiling cost where it was measured, for people; empty where it was not."""
+    names = [*([request.aot] if request.aot != "all" else []), *(arch.text for arch in request.archs)]
+    path = RESULTS / "flashinfer" / f"aot-{'-'.join(names)}-{request.platform.debian}.json"
     if not path.is_file():
         return ""
-    seconds = msgspec.json.decode(path.read_bytes(), type=Measured).totals.cpu_seconds
-    return f", {seconds / 60:.0f} CPU minutes when measured"
+    seconds = json.loads(path.read_bytes())["totals"]["cpu_seconds"]
+    return f" ({seconds / 60:.0f} CPU minutes when measured)"
 
 
-class Totals(msgspec.Struct, frozen=True):
-    """Of `totals` in a result: what is read here."""
-
-    cpu_seconds: float
-
-
-class Measured(msgspec.Struct, frozen=True):
-    """Of a result: what is read here."""
-
-    totals: Totals
-
-
-def fits(modules: build.Modules, base: Base) -> None:
+def fits(modules: build.BuiltModules, base: Base) -> None:
     """Hold what the modules ask of the C and C++ libraries against what a base has.
 
     Raises:
@@ -248,7 +237,12 @@ def fits(modules: build.Modules, base: Base) -> None:
                 )
 
 
-def _python(store: Store, stack: Stack) -> Path:
+def environment_python(store: Store, stack: Stack) -> Path:
+    """The Python of the environment that names the modules, made where it is not there.
+
+    Raises:
+        EnvironmentLacks: it cannot be made.
+    """
     try:
         return venv.ensure(store, stack).python
     except (EnvironmentLacks, BadInput) as lacking:

@@ -1,54 +1,29 @@
-"""The audit of compiled kernels: what is in the machine code, against what was asked for and declared.
+"""The audit of our kernels: their machine code, against what was asked for and declared.
 
 A compiler's status 0 proves nothing here: for plain 12.1 it drops a block-scaled MMA without a word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from sparkforge.core.arch import Arch
-from sparkforge.core.errors import CheckFailed
+import msgspec
+
+from sparkforge.core.arch import SM12X, Arch
 from sparkforge.core.platforms import Platform
 from sparkforge.inputs.kernel_list import Kernel
 from sparkforge.inspect.elf import Elf, read_elf
-from sparkforge.inspect.sass import Code, Function, read_code
+from sparkforge.inspect.findings import Finding, Severity, errors, host_side, require
+from sparkforge.inspect.sass import DeviceCode, DeviceFunction, read_code
 
 COLUMNS = ("arch", "kernel", "registers", "stack", "shared", "instructions", "block-scaled MMA", "MMA", "traps")
-_BLOCK_SCALED_MAJOR = 12  # the generation whose code must hold QMMA/OMMA; others run the software twin
-
-
-class Severity(Enum):
-    """How much a finding weighs."""
-
-    ERROR = "error"
-    WARNING = "warning"
-    NOTE = "note"
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that the audit saw.
-
-    Attributes:
-        severity: an ERROR fails the audit.
-        rule: short name of the check, stable.
-        says: one line.
-        do: the remedy; may be empty.
-    """
-
-    severity: Severity
-    rule: str
-    says: str
-    do: str = ""
-
-
-@dataclass(frozen=True)
-class AuditReport:
+class KernelAudit:
     """What one library holds, and what is wrong with it.
 
     Attributes:
@@ -60,13 +35,13 @@ class AuditReport:
 
     library: Path
     elf: Elf
-    code: Code
+    code: DeviceCode
     findings: tuple[Finding, ...]
 
     @property
     def passed(self) -> bool:
         """Whether there is no error."""
-        return not any(finding.severity is Severity.ERROR for finding in self.findings)
+        return not errors(self.findings)
 
     def require(self) -> None:
         """Raise if the audit failed.
@@ -74,20 +49,14 @@ class AuditReport:
         Raises:
             CheckFailed: names every error.
         """
-        errors = [finding for finding in self.findings if finding.severity is Severity.ERROR]
-        if errors:
-            raise CheckFailed(
-                f"{self.library.name} did not pass the audit",
-                why="; ".join(f"{finding.rule}: {finding.says}" for finding in errors),
-                do=next((finding.do for finding in errors if finding.do), ""),
-            )
+        require(self.library.name, (("", one) for one in self.findings))
 
-    def rows(self) -> list[tuple[str, ...]]:
-        """One row a function under `COLUMNS`, for people."""
+    def rows(self) -> list[tuple[object, ...]]:
+        """A row for each function under `COLUMNS`, for people."""
         return [
             (
-                *(each.arch.text, each.short, str(each.registers), str(each.stack + each.local), str(each.shared)),
-                *(str(each.instructions), str(each.block_scaled), str(sum(each.mma.values())), str(each.traps)),
+                *(each.arch.text, each.short, each.registers, each.stack + each.local, each.shared),
+                *(each.instructions, each.block_scaled, sum(each.mma.values()), each.traps),
             )
             for each in self.code.functions
         ]
@@ -102,10 +71,7 @@ class AuditReport:
             "archs": [arch.text for arch in self.code.archs],
             "ptx": [arch.text for arch in self.code.ptx],
             "functions": [_plain(function) for function in self.code.functions],
-            "findings": [
-                {"severity": item.severity.value, "rule": item.rule, "says": item.says, "do": item.do}
-                for item in self.findings
-            ],
+            "findings": msgspec.to_builtins(self.findings),
             "passed": self.passed,
         }
 
@@ -115,10 +81,10 @@ def audit(
     *,
     archs: Sequence[Arch],
     platform: Platform,
-    kernels: dict[str, Kernel],
+    kernels: Mapping[str, Kernel],
     inspector: Path,
     glibc: str = "",
-) -> AuditReport:
+) -> KernelAudit:
     """Hold a library against what was asked for.
 
     Args:
@@ -133,79 +99,64 @@ def audit(
         CheckFailed: the file cannot be read at all. What is wrong with its content is in the report.
     """
     elf, code = read_elf(library), read_code(library, inspector)
-    found = [*_host(elf, platform, kernels, glibc), *_archs(code, archs)]
+    exports = [name for kernel in kernels.values() for name in kernel.exports]
+    found = [*host_side(elf, platform, exports), *_glibc(elf, glibc), *_archs(code, archs)]
     for name, kernel in kernels.items():
         for arch in archs:
             if kernel.wants(arch) and arch in code.archs:
                 found += _kernel(name, kernel, arch, code)
     found += _traps(code)
     order = list(Severity)
-    return AuditReport(library, elf, code, tuple(sorted(found, key=lambda item: order.index(item.severity))))
+    return KernelAudit(library, elf, code, tuple(sorted(found, key=lambda item: order.index(item.severity))))
 
 
-def _host(elf: Elf, platform: Platform, kernels: dict[str, Kernel], glibc: str) -> Iterator[Finding]:
-    if elf.machine != platform.elf_machine:
-        says = f"ELF machine {elf.machine}, {platform.oci} is {platform.elf_machine}"
-        yield Finding(Severity.ERROR, "elf-machine", says, f"invoke kernels.build --platform {platform.oci}")
+def _glibc(elf: Elf, glibc: str) -> Iterator[Finding]:
     newest = tuple(int(part) for part in glibc.split(".")) if glibc else ()
     if newest and elf.glibc > newest:
         says = f"it asks for glibc {'.'.join(map(str, elf.glibc))}, the image has {glibc}"
-        yield Finding(Severity.ERROR, "glibc", says, "build on a distribution that is not newer than the image's base")
-    for name, kernel in kernels.items():
-        for export in kernel.exports:
-            if f"__tvm_ffi_{export}" not in elf.exports:
-                yield Finding(Severity.ERROR, "export", f"{name}: __tvm_ffi_{export} is not exported")
+        yield Finding("glibc", says, do="build on a distribution that is not newer than the image's base")
 
 
-def _archs(code: Code, archs: Sequence[Arch]) -> Iterator[Finding]:
+def _archs(code: DeviceCode, archs: Sequence[Arch]) -> Iterator[Finding]:
     for arch in archs:
         if arch not in code.archs:
             has = ", ".join(each.text for each in code.archs) or "none"
             says = f"no machine code for {arch.text}; there is code for: {has}"
-            yield Finding(Severity.ERROR, "arch", says, f"invoke kernels.build --arch {arch.text}")
+            yield Finding("arch", says, do=f"invoke kernels.build --arch {arch.text}")
     for arch in code.archs:
         if arch not in archs:
-            yield Finding(Severity.NOTE, "arch-unasked", f"machine code for {arch.text}, which was not asked for")
+            yield Finding("arch-unasked", f"machine code for {arch.text}, which was not asked for", Severity.NOTE)
     for arch in code.ptx:
-        yield Finding(Severity.NOTE, "ptx", f"PTX for {arch.text}: another chip's driver would compile it at load")
+        yield Finding("ptx", f"PTX for {arch.text}: another chip's driver would compile it at load", Severity.NOTE)
 
 
-def _kernel(name: str, kernel: Kernel, arch: Arch, code: Code) -> Iterator[Finding]:
+def _kernel(name: str, kernel: Kernel, arch: Arch, code: DeviceCode) -> Iterator[Finding]:
     functions = [each for each in code.functions if each.arch == arch and each.is_of(kernel.entry)]
     if not functions:
-        yield Finding(Severity.ERROR, "entry", f"{name}: no {kernel.entry} in the code for {arch.text}")
-    if kernel.mma == "block_scaled" and arch.major == _BLOCK_SCALED_MAJOR:
-        for function in functions:
-            if not function.block_scaled:
-                says = f"{name}: {function.name} for {arch.text} holds no block-scaled MMA (QMMA.SF, OMMA.SF)"
-                do = (
-                    f"--arch {arch.major}.{arch.minor}f" if not arch.suffix else f"look at the guards of {kernel.entry}"
-                )
-                yield Finding(Severity.ERROR, "block-scaled-mma", says, do)
+        yield Finding("entry", f"{name}: no {kernel.entry} in the code for {arch.text}")
     for function in functions:
+        which = f"{name}: {function.name} for {arch.text}"
+        # Other generations run the software twin.
+        if kernel.mma == "block_scaled" and arch.major == SM12X and not function.block_scaled:
+            do = f"look at the guards of {kernel.entry}" if arch.suffix else f"--arch {arch.major}.{arch.minor}f"
+            yield Finding("block-scaled-mma", f"{which} holds no block-scaled MMA (QMMA.SF, OMMA.SF)", do=do)
         if used := function.local + function.stack:
-            says = f"{name}: {function.name} for {arch.text} uses {used} bytes of stack a thread"
-            yield Finding(Severity.WARNING, "local-memory", says)
+            yield Finding("local-memory", f"{which} uses {used} bytes of stack a thread", Severity.WARNING)
 
 
-def _traps(code: Code) -> Iterator[Finding]:
+def _traps(code: DeviceCode) -> Iterator[Finding]:
     for function in code.functions:
         if function.traps:
             says = f"{function.name} for {function.arch.text}: {function.traps} BPT.TRAP in {function.instructions}"
             do = "an instruction was guarded away for this target: build for the family, 12.1f"
-            yield Finding(Severity.WARNING, "trap", f"{says} instructions", do)
+            yield Finding("trap", f"{says} instructions", Severity.WARNING, do)
 
 
-def _plain(function: Function) -> dict[str, Any]:
+def _plain(function: DeviceFunction) -> dict[str, Any]:
+    numbers = ("instructions", "block_scaled", "traps", "registers", "stack", "shared", "local")
     return {
         "arch": function.arch.text,
         "name": function.name,
-        "instructions": function.instructions,
         "mma": dict(function.mma),
-        "block_scaled": function.block_scaled,
-        "traps": function.traps,
-        "registers": function.registers,
-        "stack": function.stack,
-        "shared": function.shared,
-        "local": function.local,
+        **{name: getattr(function, name) for name in numbers},
     }

@@ -1,7 +1,7 @@
-"""The machine code of FlashInfer's modules, read back: is it what SM12x needs, in every kernel?
+"""The audit of FlashInfer's modules: does the machine code of every kernel hold what SM12x needs?
 
 A compiler's status 0 proves nothing here: for plain 12.1 it drops block-scaled MMAs without a word, and the kernel then
-prints an error instead of computing. Modules are large, so they are taken apart and disassembled one cubin at a time.
+prints an error instead of computing. Modules are large, so each cubin is taken out and disassembled by itself.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 import msgspec
 
 from sparkforge.core.arch import SM12X, Arch
-from sparkforge.core.errors import CheckFailed
 from sparkforge.core.platforms import Platform
 from sparkforge.inspect import module_facts as facts
 from sparkforge.inspect.elf import read_elf
+from sparkforge.inspect.findings import Finding, errors, host_side, require
 from sparkforge.inspect.kernel_names import Gemm, gemm
-from sparkforge.inspect.sass import Function, cubins, read_cubin
+from sparkforge.inspect.sass import DeviceFunction, cubins, read_cubin
 
 HEAD = ("module", "arch", "cubins", "kernels", "instructions", "block-scaled MMA", "other MMA", "TMA loads", "traps")
 # What CUTLASS's atoms print instead of computing where the target does not have their instruction (cute/config.hpp).
@@ -36,7 +36,7 @@ WANTED = tuple(
 )
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class KernelFamily(msgspec.Struct, frozen=True, kw_only=True):
     """Kernels that differ in nothing that matters here.
 
     Attributes:
@@ -64,14 +64,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     stack: int
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong: a rule's short name and a sentence."""
-
-    rule: str
-    says: str
-
-
-class Module(msgspec.Struct, frozen=True, kw_only=True):
+class AuditedModule(msgspec.Struct, frozen=True, kw_only=True):
     """One module.
 
     Attributes:
@@ -97,7 +90,7 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
     instructions: int
     opcodes: dict[str, int]
     arch_traps: int
-    families: list[Family]
+    families: list[KernelFamily]
     findings: list[Finding]
 
     def row(self) -> tuple[object, ...]:
@@ -108,7 +101,7 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
         return (self.name, ",".join(self.archs), *counts, sum(family.traps for family in self.families))
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ModuleAudit(msgspec.Struct, frozen=True, kw_only=True):
     """All modules of a folder, with the build that they came from."""
 
     key: str
@@ -116,22 +109,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     platform: str
     archs: list[str]
     versions: dict[str, str]
-    modules: list[Module]
+    modules: list[AuditedModule]
     passed: bool
 
     def demand(self, what: str) -> None:
-        """Nothing, or all that is wrong.
+        """Raise if there are findings.
 
         Raises:
             CheckFailed: names each module and its findings.
         """
-        wrong = [f"{module.name}: [{one.rule}] {one.says}" for module in self.modules for one in module.findings]
-        if wrong:
-            why = "\n       ".join(wrong)
-            raise CheckFailed(f"{what} did not pass the audit", why=why, do="invoke aot.build --arch 12.1f")
+        found = ((module.name, one) for module in self.modules for one in module.findings)
+        require(what, found, do="invoke aot.build --arch 12.1f")
 
 
-def audit(folder: Path, inspector: Path, *, say: Callable[[str], None] = lambda _: None) -> Report:
+def audit(folder: Path, inspector: Path, *, say: Callable[[str], None] = lambda _: None) -> ModuleAudit:
     """Read every module of a folder.
 
     Args:
@@ -149,18 +140,20 @@ def audit(folder: Path, inspector: Path, *, say: Callable[[str], None] = lambda 
     for one in built.modules:
         modules.append(read(folder / one.file, one, archs, platform, inspector))
         say(f"  {one.name}: {modules[-1].kernels} kernels, {len(modules[-1].findings)} findings")
-    return Report(
+    return ModuleAudit(
         key=built.key,
         tree=built.tree,
         platform=built.platform,
         archs=built.archs,
         versions=built.versions,
         modules=modules,
-        passed=not any(module.findings for module in modules),
+        passed=not any(errors(module.findings) for module in modules),
     )
 
 
-def read(library: Path, said: facts.Module, archs: Sequence[Arch], platform: Platform, inspector: Path) -> Module:
+def read(
+    library: Path, said: facts.BuiltModule, archs: Sequence[Arch], platform: Platform, inspector: Path
+) -> AuditedModule:
     """Read one module.
 
     Args:
@@ -174,7 +167,7 @@ def read(library: Path, said: facts.Module, archs: Sequence[Arch], platform: Pla
         CheckFailed: it cannot be read.
         ValueError: the name of a block-scaled kernel is not of the form that is read here.
     """
-    groups: dict[str, list[Function]] = {}
+    groups: dict[str, list[DeviceFunction]] = {}
     gemms: set[Gemm] = set()
     found_archs: list[Arch] = []
     count = arch_traps = 0
@@ -192,7 +185,7 @@ def read(library: Path, said: facts.Module, archs: Sequence[Arch], platform: Pla
     families = [_family(name, functions) for name, functions in sorted(groups.items())]
     opcodes = sum((function.opcodes for functions in groups.values() for function in functions), Counter[str]())
     scaled = {each.text for each in gemms}
-    return Module(
+    return AuditedModule(
         name=said.name,
         sha256=said.sha256,
         size=said.size,
@@ -204,16 +197,20 @@ def read(library: Path, said: facts.Module, archs: Sequence[Arch], platform: Pla
         arch_traps=arch_traps,
         families=families,
         findings=[
-            *_host(library, said, platform),
+            *host_side(read_elf(library), platform, said.exports),
             *_archs(found_archs, archs),
             *_code(said.name, families, scaled, arch_traps, opcodes),
-            *(_absent(gemms) if said.name == MOE else ()),
+            *(
+                Finding("tile", f"there is no kernel {one.text}")
+                for one in WANTED
+                if said.name == MOE and one not in gemms
+            ),
         ],
     )
 
 
-def _family(name: str, functions: Sequence[Function]) -> Family:
-    return Family(
+def _family(name: str, functions: Sequence[DeviceFunction]) -> KernelFamily:
+    return KernelFamily(
         name=name,
         kernels=len(functions),
         instructions=sum(each.instructions for each in functions),
@@ -225,15 +222,6 @@ def _family(name: str, functions: Sequence[Function]) -> Family:
         registers=max(each.registers for each in functions),
         stack=max(each.stack + each.local for each in functions),
     )
-
-
-def _host(library: Path, said: facts.Module, platform: Platform) -> Iterator[Finding]:
-    elf = read_elf(library)
-    if elf.machine != platform.elf_machine:
-        yield Finding("elf-machine", f"ELF machine {elf.machine}, {platform.oci} is {platform.elf_machine}")
-    for name in said.exports:
-        if f"__tvm_ffi_{name}" not in elf.exports:
-            yield Finding("export", f"__tvm_ffi_{name} is not exported, and {facts.NAME} says that it is")
 
 
 def _archs(found: Sequence[Arch], wanted: Sequence[Arch]) -> Iterator[Finding]:
@@ -256,7 +244,7 @@ def _runs(code: Arch, device: Arch) -> bool:
 
 
 def _code(
-    module: str, families: Sequence[Family], scaled: set[str], arch_traps: int, opcodes: Counter[str]
+    module: str, families: Sequence[KernelFamily], scaled: set[str], arch_traps: int, opcodes: Counter[str]
 ) -> Iterator[Finding]:
     if not families:
         yield Finding("kernels", "it holds no kernel at all")
@@ -276,9 +264,3 @@ def _code(
             yield Finding("trap", f"{family.name}: {family.traps} BPT.TRAP in {family.instructions} instructions")
     if module.startswith(XQA) and not opcodes[FENCE]:
         yield Finding("fence", f"no {FENCE}: the release fences of F-11 are not in it")
-
-
-def _absent(gemms: set[Gemm]) -> Iterator[Finding]:
-    for wanted in WANTED:
-        if wanted not in gemms:
-            yield Finding("tile", f"there is no kernel {wanted.text}")

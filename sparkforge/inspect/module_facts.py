@@ -14,7 +14,7 @@ NAME = "aot.json"
 FORMAT = 2
 
 
-class Unit(msgspec.Struct, frozen=True):
+class BuiltUnit(msgspec.Struct, frozen=True):
     """One source: where it belongs, its object, what that cost when it was compiled, how many files it read."""
 
     module: str
@@ -27,7 +27,7 @@ class Unit(msgspec.Struct, frozen=True):
     reads: int
 
 
-class Module(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltModule(msgspec.Struct, frozen=True, kw_only=True):
     """One library.
 
     Attributes:
@@ -53,7 +53,7 @@ class Module(msgspec.Struct, frozen=True, kw_only=True):
     link_seconds: float
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class AotFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A build.
 
     Attributes:
@@ -77,13 +77,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     tree: str
     toolchain: str
     versions: dict[str, str]
-    modules: list[Module]
-    units: list[Unit]
+    modules: list[BuiltModule]
+    units: list[BuiltUnit]
     reads: dict[str, str]
     left_out: dict[str, list[str]]
 
 
-def key_of_modules(modules: list[Module]) -> str:
+def key_of_modules(modules: list[BuiltModule]) -> str:
     """Name of a set of modules in an image: what they are called and hold, and nothing else."""
     return key_of("modules 1", {module.file: module.sha256 for module in modules})
 
@@ -93,18 +93,18 @@ def sources_hash(reads: Mapping[str, str]) -> str:
     return key_of("sources 1", dict(reads))
 
 
-def read(folder: Path) -> Facts:
+def read(folder: Path) -> AotFacts:
     """The facts of a build's folder.
 
     Raises:
         CheckFailed: there are none, or they are of another shape.
     """
     try:
-        return msgspec.json.decode((folder / NAME).read_bytes(), type=Facts)
+        return msgspec.json.decode((folder / NAME).read_bytes(), type=AotFacts)
     except (OSError, msgspec.DecodeError) as bad:
         raise CheckFailed(f"{folder} holds no modules", why=str(bad), do=f"rm -r {folder}  and build again") from bad
 
 
-def write(folder: Path, facts: Facts) -> None:
+def write(folder: Path, facts: AotFacts) -> None:
     """Write `aot.json`."""
     (folder / NAME).write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")

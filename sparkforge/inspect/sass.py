@@ -32,7 +32,7 @@ _TRAP = "BPT.TRAP"
 
 
 @dataclass
-class Function:
+class DeviceFunction:
     """Machine code of one kernel for one architecture.
 
     Attributes:
@@ -82,7 +82,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Code:
+class DeviceCode:
     """All device code of a file.
 
     Attributes:
@@ -93,10 +93,10 @@ class Code:
 
     archs: tuple[Arch, ...]
     ptx: tuple[Arch, ...]
-    functions: tuple[Function, ...]
+    functions: tuple[DeviceFunction, ...]
 
 
-def read_code(path: Path, inspector: Path) -> Code:
+def read_code(path: Path, inspector: Path) -> DeviceCode:
     """Device code of a shared library, object file or cubin.
 
     Args:
@@ -107,7 +107,7 @@ def read_code(path: Path, inspector: Path) -> Code:
         CheckFailed: the file cannot be read, or its instructions cannot be.
     """
     listed = _cuobjdump(path, inspector)
-    functions: dict[tuple[Arch, str], Function] = {}
+    functions: dict[tuple[Arch, str], DeviceFunction] = {}
     archs: set[Arch] = set()
     ptx: set[Arch] = set()
     kind = "elf"
@@ -126,7 +126,7 @@ def read_code(path: Path, inspector: Path) -> Code:
             raise CheckFailed(
                 f"the instructions of {path.name} cannot be read", why=f"{function.name} for {function.arch.text}: none"
             )
-    return Code(tuple(sorted(archs)), tuple(sorted(ptx)), tuple(functions.values()))
+    return DeviceCode(tuple(sorted(archs)), tuple(sorted(ptx)), tuple(functions.values()))
 
 
 def cubins(path: Path, inspector: Path, folder: Path) -> list[tuple[Arch, Path]]:
@@ -164,7 +164,7 @@ def cubins(path: Path, inspector: Path, folder: Path) -> list[tuple[Arch, Path]]
     return [(archs[_CUBIN_NAME.findall(file.name)[-1]], file) for file in files]
 
 
-def read_cubin(cubin: Path, arch: Arch, inspector: Path) -> list[Function]:
+def read_cubin(cubin: Path, arch: Arch, inspector: Path) -> list[DeviceFunction]:
     """Functions of one file that `cubins` wrote.
 
     Raises:
@@ -178,11 +178,11 @@ def read_cubin(cubin: Path, arch: Arch, inspector: Path) -> list[Function]:
     return list(found.values())
 
 
-def _functions(lines: list[str], *, inside_fatbin: bool = False, arch: Arch | None = None) -> Iterator[Function]:
+def _functions(lines: list[str], *, inside_fatbin: bool = False, arch: Arch | None = None) -> Iterator[DeviceFunction]:
     # A bare cubin has no fat binary's header, and its own name of the architecture has lost the `f`.
     heading = _FAT_ARCH if inside_fatbin else _CUBIN_ARCH
     given = arch
-    current: Function | None = None
+    current: DeviceFunction | None = None
     for line in lines:
         if found := heading.match(line):
             arch = given or _arch(found)
@@ -191,7 +191,7 @@ def _functions(lines: list[str], *, inside_fatbin: bool = False, arch: Arch | No
                 yield current
             if arch is None:
                 raise CheckFailed("cuobjdump shows a function before any architecture", why=found[1])
-            current = Function(arch, found[1])
+            current = DeviceFunction(arch, found[1])
         elif current and (found := _INSTRUCTION.match(line)):
             current.instructions += 1
             current.opcodes[found[1].partition(".")[0]] += 1
@@ -202,8 +202,8 @@ def _functions(lines: list[str], *, inside_fatbin: bool = False, arch: Arch | No
         yield current
 
 
-def _add_usage(functions: dict[tuple[Arch, str], Function], lines: list[str], arch: Arch | None = None) -> None:
-    function: Function | None = None
+def _add_usage(functions: dict[tuple[Arch, str], DeviceFunction], lines: list[str], arch: Arch | None = None) -> None:
+    function: DeviceFunction | None = None
     for line in lines:
         if found := _FAT_ARCH.match(line):
             arch = _arch(found)

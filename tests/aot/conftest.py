@@ -45,7 +45,7 @@ class Toy:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
 
-    def wanted(self) -> build.Wanted:
+    def wanted(self) -> build.WantedModules:
         files = sorted(file for file in (self.folder / "files").rglob("*") if file.is_file())
         entries = []
         for file in files:
@@ -56,9 +56,9 @@ class Toy:
         tree = sha256_bytes("".join(f"{entry.path}{entry.sha256}" for entry in entries).encode())[:40]
         manifest = Manifest(2, "flashinfer", "toy", "flashinfer", "1.0", "0" * 40, tree, entries, [], [])
         overlay = Overlay(self.folder, manifest, tree)
-        return build.Wanted(overlay, self.wheel, parse_archs("12.1f"), self.platform, self.options, self.parts)
+        return build.WantedModules(overlay, self.wheel, parse_archs("12.1f"), self.platform, self.options, self.parts)
 
-    def build(self, at_once: int = 2) -> build.Modules:
+    def build(self, at_once: int = 2) -> build.BuiltModules:
         return build.build(self.store, self.wanted(), lambda: Path(sys.executable), at_once=at_once)
 
     def on(self, platform: Platform) -> Toy:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sparkforge.aot import modules, plan, record
+from sparkforge.aot import modules, plan
 from sparkforge.aot.objects import RECORDS
 from sparkforge.aot.selection import PartModules
-from sparkforge.aot.tools import Tools
+from sparkforge.aot.tools import ModuleTools
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.hashing import sha256_file
 from sparkforge.core.platforms import ARM64, Platform
@@ -203,12 +203,12 @@ def test_a_module_of_another_platform(toy, platform):
 
 
 def test_a_cross_build_names_its_compilers(toy):
-    unit = plan.Unit("one", "flashinfer/a.cu", ("-O1",), cuda=True)
-    tools = Tools(Path("/t/bin/nvcc"), "aarch64-linux-gnu-g++", Path(), Path(), Path(), "", ARM64)
+    unit = plan.CompileUnit("one", "flashinfer/a.cu", ("-O1",), cuda=True)
+    tools = ModuleTools(Path("/t/bin/nvcc"), "aarch64-linux-gnu-g++", Path(), Path(), Path(), "", ARM64)
     words = unit.command(tools, "out/x.o")
     assert "-ccbin=aarch64-linux-gnu-g++" in words
     assert words[0] == "/t/bin/nvcc"
-    host = plan.Unit("one", "flashinfer/a.cpp", (), cuda=False).command(tools, "out/x.o")
+    host = plan.CompileUnit("one", "flashinfer/a.cpp", (), cuda=False).command(tools, "out/x.o")
     assert host[0] == "aarch64-linux-gnu-g++"
 
 
@@ -283,24 +283,3 @@ def test_facts_of_another_shape_are_refused(tmp_path):
     (tmp_path / facts.NAME).write_text("{}")
     with pytest.raises(CheckFailed, match="no modules"):
         facts.read(tmp_path)
-
-
-def test_a_result_says_what_it_cost_and_what_of_the_series_it_stands_on(toy):
-    toy.edit("flashinfer/data/include/toy/first.h", HEADER)
-    toy.edit("flashinfer/data/include/toy/unread.h", "#pragma once\n")
-    toy.edit("flashinfer/jit/core.py", "NEW = 1\n")
-    toy.edit("flashinfer/serving.py", "NEW = 1\n")
-    wanted, made = toy.wanted(), toy.build()
-    said = json.loads(record.record(made, wanted, "invoke aot.build"))
-    assert (said["totals"]["modules"], said["totals"]["sources"], said["totals"]["objects"]) == (2, 4, 3)
-    assert said["totals"]["cpu_seconds"] > 0
-    assert said["totals"]["peak_bytes"] == max(unit["peak_bytes"] for unit in said["units"])
-    assert {path: one["read"] for path, one in said["series"].items()} == {
-        "flashinfer/data/include/toy/first.h": True,
-        "flashinfer/data/include/toy/unread.h": False,
-        "flashinfer/jit/core.py": False,  # writes commands
-    }
-    assert said["modules"][0]["units"] == 2
-    assert str(toy.store.root) not in json.dumps(said)
-    assert record.path_of(wanted.archs, ARM64, "all").name == "aot-12.1f-arm64.json"
-    assert record.path_of(wanted.archs, ARM64, "needed").name == "aot-needed-12.1f-arm64.json"

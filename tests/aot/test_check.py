@@ -25,7 +25,7 @@ import aot_record
 def folder_for(path: Path, tree: str, archs=("12.1f",), platform="linux/amd64", left_out=None) -> Path:
     path.mkdir(parents=True)
     said = {"format": 2, "key": "k", "platform": platform, "archs": list(archs), "tree": tree, "toolchain": ""}
-    facts.write(path, facts.Facts(**said, versions={}, modules=[], units=[], reads={}, left_out=left_out or {}))
+    facts.write(path, facts.AotFacts(**said, versions={}, modules=[], units=[], reads={}, left_out=left_out or {}))
     return path
 
 
@@ -217,7 +217,7 @@ def test_in_an_image_the_script_runs_with_the_images_own_python_and_without_a_ne
     engine = Engine(SAID)
     report = module_check.in_image(engine, "localhost/x", options=("--without", "m"))
     (launch,) = engine.launches
-    assert (launch.entrypoint, launch.network, engine.removed) == ("/opt/venv/bin/python", False, 1)
+    assert (launch.entrypoint, launch.network, engine.removed) == ("/opt/venv/bin/python", "none", 1)
     assert list(launch.command) == [
         "/run/sparkforge-checks/aot.py", "--out", "/run/sparkforge-checks/found.json", "--without", "m",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from sparkforge.aot.jobs import GIB, SPARE
 
 
 def queue(items, free, held=lambda: 0, **rest):
-    return jobs.Queue(list(items), lambda item: item[1], free=lambda: free, held=held, **rest)
+    return jobs.MemoryQueue(list(items), lambda item: item[1], free=lambda: free, held=held, **rest)
 
 
 class Watch:
@@ -101,7 +101,3 @@ def test_memory_and_cores_are_read():
     assert jobs.available() > 0
     assert jobs.cores() >= 1
     assert jobs.taken() >= 0
-
-
-def test_the_first_of_each_key_is_kept_in_order():
-    assert jobs.first(["b1", "a1", "b2", "c1"], lambda word: word[0]) == ["b1", "a1", "c1"]

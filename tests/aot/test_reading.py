@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkforge.aot import depfile, gather, ninja, plan
+from sparkforge.aot import build_files, gather, plan
 from sparkforge.core.errors import CheckFailed
 
 TEXT = """ninja_required_version = 1.3
@@ -25,7 +25,7 @@ default /root/ops/m.so
 
 
 def test_a_build_file_gives_its_commands():
-    one, linked = ninja.edges(TEXT)
+    one, linked = build_files.edges(TEXT)
     assert " ".join(one.words) == "c++ -MMD -MF /root/ops/a.o.d -O2 -I/root/include -c /root/a.cpp -o /root/ops/a.o"
     assert (one.rule, one.inputs, one.out) == ("compile", ("/root/a.cpp",), "/root/ops/a.o")
     assert linked.words == ("c++", "/root/ops/a.o", "-shared", "-lcuda", "-o", "/root/ops/m.so")
@@ -40,30 +40,30 @@ def test_a_build_file_gives_its_commands():
     ],
 )
 def test_a_build_file_of_another_shape_is_refused(was, now):
-    with pytest.raises(CheckFailed, match="not of the shape"):
-        ninja.edges(TEXT.replace(was, now))
+    with pytest.raises(CheckFailed, match="has a shape that is not known"):
+        build_files.edges(TEXT.replace(was, now))
 
 
 def test_dependencies_are_read_with_their_escapes():
-    assert depfile.read("a.o: a.cu b\\ c.h \\\n d$$.h a.cu\nd.h:\n") == ["a.cu", "b c.h", "d$.h"]
+    assert build_files.dependencies("a.o: a.cu b\\ c.h \\\n d$$.h a.cu\nd.h:\n") == ["a.cu", "b c.h", "d$.h"]
 
 
 def test_a_path_outside_of_the_root_is_refused(tmp_path):
     text = TEXT.replace("/root/", f"{tmp_path}/")
     with pytest.raises(CheckFailed, match="outside"):
-        plan._module(tmp_path, "m", ninja.edges(text))
+        plan._module(tmp_path, "m", build_files.edges(text))
     fine = text.replace(f"-I{tmp_path}/include", f"-I{tmp_path}/generated")
-    (unit,) = plan._module(tmp_path, "m", ninja.edges(fine)).units
+    (unit,) = plan._module(tmp_path, "m", build_files.edges(fine)).units
     assert unit.words[:2] == ("-O2", "-Igenerated")
     assert not any(str(tmp_path) in word for word in unit.words)
     with pytest.raises(CheckFailed, match="outside"):
-        plan._module(tmp_path, "m", ninja.edges(fine.replace("-O2", "-O2 -isystem /opt/include")))
+        plan._module(tmp_path, "m", build_files.edges(fine.replace("-O2", "-O2 -isystem /opt/include")))
 
 
 def test_a_module_that_is_linked_otherwise_is_refused(tmp_path):
     text = TEXT.replace("/root/", f"{tmp_path}/").replace("link", "nvcc_link")
     with pytest.raises(CheckFailed, match="not known here"):
-        plan._module(tmp_path, "m", ninja.edges(text))
+        plan._module(tmp_path, "m", build_files.edges(text))
 
 
 def test_the_newest_version_of_each_family_is_told():

@@ -45,18 +45,18 @@ def test_a_negative_number_of_compilers_and_another_choice_of_modules_are_bad_in
 
 
 def module(**versions):
-    return facts.Module(
+    return facts.BuiltModule(
         name="m", file="m/m.so", sha256="0" * 64, size=1, exports=["f"], needed=[], versions=versions, sources="",
         link_seconds=0.0,
     )  # fmt: skip
 
 
 def some(tmp_path, *, compiled=0, left_out=None, **versions):
-    said = facts.Facts(
+    said = facts.AotFacts(
         format=2, key="k" * 64, platform="linux/amd64", archs=["12.1f"], tree="t" * 40, toolchain="", versions={},
         modules=[module(**versions)], units=[], reads={}, left_out=left_out or {},
     )  # fmt: skip
-    return build.Modules(tmp_path, said, compiled, compiled, 7.0, 5.0)
+    return build.BuiltModules(tmp_path, said, compiled, compiled, 7.0, 5.0)
 
 
 def test_modules_of_a_newer_compiler_than_the_base_are_refused(tmp_path):
@@ -187,12 +187,16 @@ def test_an_environment_that_has_to_be_made_is_counted(store, monkeypatch):
     assert module_step.environment(store, stack, asked()) == ()
     monkeypatch.setattr(module_step.venv, "ensure", lacking)
     with pytest.raises(EnvironmentLacks, match="no environment") as refused:
-        module_step._python(store, stack)
+        module_step.environment_python(store, stack)
     assert "--aot none" in refused.value.do
 
 
-def test_what_it_took_is_told_where_it_was_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(module_step.record, "path_of", lambda *_: tmp_path / "result.json")
-    assert module_step._took(asked()) == ""
-    (tmp_path / "result.json").write_text('{"totals": {"cpu_seconds": 2820.0, "modules": 9}, "units": []}')
-    assert "47 CPU minutes" in module_step._took(asked())
+def test_what_it_cost_is_told_where_it_was_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(module_step, "RESULTS", tmp_path)
+    assert module_step._cost(asked()) == ""
+    (tmp_path / "flashinfer").mkdir()
+    for name, seconds in (("aot-needed-12.1f-arm64", 540.0), ("aot-12.1f-arm64", 6000.0)):
+        (tmp_path / "flashinfer" / f"{name}.json").write_text(f'{{"totals": {{"cpu_seconds": {seconds}}}}}')
+    assert "(9 CPU minutes when measured)" in module_step._cost(asked(platform="linux/arm64"))
+    assert "(100 CPU minutes when measured)" in module_step._cost(asked(platform="linux/arm64", aot="all"))
+    assert module_step._cost(asked(platform="linux/amd64")) == ""

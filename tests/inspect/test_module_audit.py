@@ -15,7 +15,7 @@ from sparkforge.inspect import module_facts as facts
 from sparkforge.inspect import sass
 from sparkforge.inspect.elf import Elf
 from sparkforge.inspect.kernel_names import Gemm, gemm
-from sparkforge.inspect.sass import Function
+from sparkforge.inspect.sass import DeviceFunction
 
 NAMES = (Path(__file__).parent / "files" / "kernel-names.txt").read_text().splitlines()
 F121, PLAIN121, F120 = Arch.parse("12.1f"), Arch.parse("12.1"), Arch.parse("12.0f")
@@ -62,7 +62,7 @@ SOUND = {"UTMALDG": 4, "ACQBULK": 1, "QMMA": 64, "IADD3": 10}
 def function(name, *, opcodes=None, mma=("QMMA.SF.16832.F32.E4M3.E2M1.E8",), traps=0, arch=F121):
     counts = Counter(SOUND if opcodes is None else opcodes)
     held = Counter(dict.fromkeys(mma, counts["QMMA"]))
-    return Function(
+    return DeviceFunction(
         arch, name, instructions=counts.total() + traps, mma=held, traps=traps, opcodes=counts, registers=168
     )
 
@@ -79,7 +79,7 @@ def read(monkeypatch, tmp_path):
         monkeypatch.setattr(auditing, "cubins", cubins)
         monkeypatch.setattr(auditing, "read_cubin", lambda *_: list(functions))
         monkeypatch.setattr(auditing, "read_elf", lambda _: Elf(machine, (), (), ("__tvm_ffi_init",)))
-        said = facts.Module(
+        said = facts.BuiltModule(
             name=name, file="x.so", sha256="s", size=1, exports=list(exports), needed=[], versions={}, sources="",
             link_seconds=0.0,
         )  # fmt: skip
@@ -166,9 +166,9 @@ def test_a_folder_passes_only_with_all_of_its_modules(read, monkeypatch, tmp_pat
     sound = read(function("_Z1fv", opcodes={"MOV": 1}, mma=()), name="m")
     broken = read(name="n")
     empty = {"sha256": "s", "size": 1, "exports": [], "needed": [], "versions": {}, "sources": "", "link_seconds": 0.0}
-    said = [facts.Module(name=name, file=f"{name}.so", **empty) for name in ("m", "n")]
+    said = [facts.BuiltModule(name=name, file=f"{name}.so", **empty) for name in ("m", "n")]
     built = {"format": 1, "key": "k", "platform": "linux/amd64", "archs": ["12.1f"], "tree": "t", "toolchain": ""}
-    facts.write(tmp_path, facts.Facts(**built, versions={}, modules=said, units=[], reads={}, left_out={}))
+    facts.write(tmp_path, facts.AotFacts(**built, versions={}, modules=said, units=[], reads={}, left_out={}))
     monkeypatch.setattr(auditing, "read", lambda library, said, *_: {"m": sound, "n": broken}[said.name])
     lines = []
     report = auditing.audit(tmp_path, tmp_path, say=lines.append)

@@ -9,8 +9,9 @@ from sparkforge.core.arch import Arch, parse_archs
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.platforms import AMD64, ARM64, Platform
 from sparkforge.inputs.kernel_list import load_kernels
-from sparkforge.inspect.kernel_audit import COLUMNS, Severity, audit
-from sparkforge.inspect.sass import Function, cubins, read_code, read_cubin
+from sparkforge.inspect.findings import Severity
+from sparkforge.inspect.kernel_audit import COLUMNS, audit
+from sparkforge.inspect.sass import DeviceFunction, cubins, read_code, read_cubin
 from sparkforge.kernels.library import build
 
 pytestmark = [pytest.mark.nvcc, pytest.mark.slow]
@@ -134,16 +135,16 @@ def test_a_file_that_cuobjdump_cannot_read(tools, tmp_path):
     ],
 )
 def test_a_name_for_people(name, short):
-    assert Function(Arch.parse("12.1f"), name).short == short
+    assert DeviceFunction(Arch.parse("12.1f"), name).short == short
 
 
 def test_an_entry_is_found_by_its_whole_name():
     name = "_ZN10sparkforge26mxfp4_linear_decode_kernelILi8EEEvPK5uint4"
     arch = Arch.parse("12.1f")
-    assert Function(arch, name).is_of("mxfp4_linear_decode_kernel")
-    assert not Function(arch, name).is_of("linear_decode_kernel")
-    assert not Function(arch, name).is_of("mxfp4_linear_decode")
-    assert Function(arch, "plain").is_of("plain")
+    assert DeviceFunction(arch, name).is_of("mxfp4_linear_decode_kernel")
+    assert not DeviceFunction(arch, name).is_of("linear_decode_kernel")
+    assert not DeviceFunction(arch, name).is_of("mxfp4_linear_decode")
+    assert DeviceFunction(arch, "plain").is_of("plain")
 
 
 def test_a_library_taken_apart_holds_the_same_as_in_one_go(store, tools, tmp_path):

@@ -1,8 +1,4 @@
-"""Read the build files that FlashInfer writes for ninja: commands, without ninja and without this machine's paths.
-
-Its text is of one shape (flashinfer/jit/cpp_ext.py, `generate_ninja_build_for_op`): variables, the rules `compile`,
-`cuda_compile` and `link`, and one `build` line for each object and for the library. Anything else is refused.
-"""
+"""Read what others write for `make` and `ninja`: dependency files of compilers, and FlashInfer's build files."""
 
 from __future__ import annotations
 
@@ -15,10 +11,22 @@ from sparkforge.core.errors import CheckFailed
 
 _SETTING = re.compile(r"[A-Za-z0-9_]+ =")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z0-9_]+)\}?")
+_WORD = re.compile(r"(?:\\.|[^\\\s])+")
+_ESCAPED = re.compile(r"\\([ #\\])")
+
+
+def dependencies(text: str) -> list[str]:
+    r"""Files that a compiler read, from the rule that `-MD` writes: as written, each once.
+
+    >>> dependencies("a.o: a.cu b\\ c.h \\\n d.h\n")
+    ['a.cu', 'b c.h', 'd.h']
+    """
+    rule = text.replace("\\\n", " ").partition(": ")[2].partition("\n")[0]
+    return list(dict.fromkeys(_ESCAPED.sub(r"\1", word).replace("$$", "$") for word in _WORD.findall(rule)))
 
 
 @dataclass(frozen=True)
-class Edge:
+class NinjaEdge:
     """One `build` line.
 
     Attributes:
@@ -34,15 +42,18 @@ class Edge:
     words: tuple[str, ...]
 
 
-def edges(text: str) -> list[Edge]:
-    """The `build` lines of a file, in order.
+def edges(text: str) -> list[NinjaEdge]:
+    """The `build` lines of a build file, in order.
+
+    FlashInfer's files have one shape (flashinfer/jit/cpp_ext.py, `generate_ninja_build_for_op`): variables, the rules
+    `compile`, `cuda_compile` and `link`, and a `build` line for each object and for the library.
 
     Raises:
-        CheckFailed: a line or a rule that FlashInfer did not write when this was written.
+        CheckFailed: a line of another shape.
     """
     variables: dict[str, str] = {}
     commands: dict[str, str] = {}
-    found: list[Edge] = []
+    found: list[NinjaEdge] = []
     rule = ""
     for line in re.sub(r"\$\n\s*", "", text).splitlines():
         word, _, rest = line.partition(" ")
@@ -60,13 +71,13 @@ def edges(text: str) -> list[Edge]:
     return found
 
 
-def _edge(line: str, commands: Mapping[str, str], variables: Mapping[str, str]) -> Edge:
+def _edge(line: str, commands: Mapping[str, str], variables: Mapping[str, str]) -> NinjaEdge:
     out, _, rest = line.removeprefix("build ").partition(": ")
     rule, *inputs = rest.split()
     if rule not in commands:
         raise _unknown(line)
     here = {**variables, "in": " ".join(inputs), "out": out}
-    return Edge(rule, out, tuple(inputs), tuple(shlex.split(_expanded(commands[rule], here))))
+    return NinjaEdge(rule, out, tuple(inputs), tuple(shlex.split(_expanded(commands[rule], here))))
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
@@ -74,4 +85,4 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def _unknown(line: str) -> CheckFailed:
-    return CheckFailed("a build file of FlashInfer is not of the shape that is read here", why=line)
+    return CheckFailed("a build file of FlashInfer has a shape that is not known here", why=line)
