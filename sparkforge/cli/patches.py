@@ -115,7 +115,7 @@ def export(
 def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: str = "vllm-0.21") -> None:  # noqa: A002  the word of the command line
     """Commit what is uncommitted in a work tree as a new patch, with a letter to fill in."""
     from sparkforge.patches import place
-    from sparkforge.patches.new import new as begin
+    from sparkforge.patches.edit import new as begin
 
     put(begin(place.place(*opened(stack), name=upstream), feature=id, title=title, path=Path(path) if path else None))
 

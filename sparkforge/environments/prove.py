@@ -26,7 +26,8 @@ from sparkforge.environments import outcomes
 from sparkforge.environments.verdict import Outcome, Outcomes, Proof, judged
 from sparkforge.patches.mail import Mail
 from sparkforge.patches.place import Place
-from sparkforge.patches.series import Series, applied, load, tree
+from sparkforge.patches.series import Series, load
+from sparkforge.patches.walk import applied, tree
 
 KIND = "prove"
 TIMEOUT = 1800.0

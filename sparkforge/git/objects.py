@@ -36,12 +36,12 @@ class NewCommit:
 
     Attributes:
         message: its bytes.
-        files: what changes, by path: mode and object id, mode and content, or None for a file that goes.
+        files: changes by path: a file with a stored blob, the mode and content of a new one, or None to remove it.
         author: `name <email> date`, with the date as mails have it; "" for the committer.
     """
 
     message: bytes
-    files: Mapping[str, tuple[str, str | bytes] | None]
+    files: Mapping[str, TreeEntry | tuple[str, bytes] | None]
     author: str = ""
 
 
@@ -151,10 +151,10 @@ def _stream(git: Git, start: str, commits: Sequence[NewCommit]) -> Iterator[byte
             name = _quoted(path)
             if file is None:
                 yield b"D %b\n" % name
-            elif isinstance(file[1], bytes):
-                yield b"M %b inline %b\ndata %d\n%b\n" % (file[0].encode(), name, len(file[1]), file[1])
+            elif isinstance(file, TreeEntry):
+                yield b"M %b %b %b\n" % (file.mode.encode(), file.blob.encode(), name)
             else:
-                yield b"M %b %b %b\n" % (file[0].encode(), file[1].encode(), name)
+                yield b"M %b inline %b\ndata %d\n%b\n" % (file[0].encode(), name, len(file[1]), file[1])
     yield f"reset {branch}\nfrom {_NO_COMMIT}\n\ndone\n".encode()
 
 

@@ -11,14 +11,14 @@ from itertools import zip_longest
 from sparkforge.core.errors import SparkforgeError
 from sparkforge.git.objects import changed, contents
 from sparkforge.patches import drop, stale, trailers, traps
-from sparkforge.patches.canonical import formatted
 from sparkforge.patches.mail import Mail
 from sparkforge.patches.place import Place
-from sparkforge.patches.series import ORDER_FILE, TREE_FILE, Series, applied, commits, load
+from sparkforge.patches.series import ORDER_FILE, TREE_FILE, Series, load
 from sparkforge.patches.traps import Fault, Trap
+from sparkforge.patches.walk import applied, commits, formatted
 
 PLACEHOLDER = "FILL-IN"
-_SUBJECT = re.compile(r"^[^\s:][^:]*: \S")
+SUBJECT = re.compile(r"^[^\s:][^:]*: \S")
 _OTHER_FILES = (ORDER_FILE, TREE_FILE, "README.md")
 
 
@@ -110,7 +110,7 @@ def _strays(at: Place, series: Series) -> list[Fault]:
 def of_mail(at: Place, mail: Mail) -> list[Fault]:
     """What is wrong with one patch by itself: its words, its tests, whether the pin makes it needless."""
     found = []
-    if not _SUBJECT.match(mail.subject):
+    if not SUBJECT.match(mail.subject):
         found.append(Fault(mail.name, "its subject names no area", f"{mail.subject!r} is not `area: what changes`"))
     if not mail.body.strip():
         found.append(Fault(mail.name, "no intent", "its message has no body that says why"))

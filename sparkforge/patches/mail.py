@@ -46,6 +46,11 @@ class Mail:
         return self.trailers.feature or self.name
 
     @property
+    def who(self) -> str:
+        """Author and date, as a commit has them."""
+        return f"{self.author} <{self.email}> {self.date}"
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """Files that it touches."""
         return tuple(section.path for section in self.sections)

@@ -1,23 +1,25 @@
-"""A series: patches in order, applied to a pin's tree without a work tree.
+"""A series as it lies in its folder: patches in order, read and written.
 
-`tree` gives one `git apply --cached` all patches as separate arguments: one stream would let git see a rename and
-a file that is made anew as one change, with a wrong tree and status 0. `commits` goes one by one and carries author,
-date and message (see `walk`). Same pin and same series are the same tree id and the same commit ids, on every machine.
+A folder `<upstream>/<release>` holds the patches, `series` (their order) and `tree` (the tree id they lead to).
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
-from collections.abc import Sequence
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.errors import BadInput
 from sparkforge.core.hashing import sha256_bytes
 from sparkforge.core.paths import shown
+from sparkforge.core.store import remove
 from sparkforge.git.repository import Git
-from sparkforge.patches import stale, traps, walk
 from sparkforge.patches.mail import Mail, read
 
 ORDER_FILE = "series"
@@ -26,6 +28,8 @@ TREE_FILE = "tree"
 _READERS = 4
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]*\.patch$")
 _ID = re.compile(r"^[0-9a-f]{40}([0-9a-f]{24})?$")
+_EXCHANGE = 2  # RENAME_EXCHANGE of renameat2(2)
+_AT_FDCWD = -100
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,9 @@ class Series:
     Attributes:
         upstream: name of the project.
         release: of the pin.
-        dir: the folder that they lie in.
+        dir: its folder.
         patches: in the order of application.
-        recorded: tree id that they lead to, as `tree` in the folder says; None where nothing was recorded.
+        recorded: tree id from the file `tree`; None if there is none.
     """
 
     upstream: str
@@ -60,62 +64,52 @@ class Series:
     recorded: str | None = None
 
     @property
+    def title(self) -> str:
+        """For messages."""
+        return f"{self.upstream} {self.release}"
+
+    @property
     def sha256(self) -> str:
-        """Hash of names, order and contents; comments in the order file do not count."""
+        """Hash of names, order and contents, without the comments of the order file."""
         return sha256_bytes(b"".join(f"{patch.name}\0{sha256_bytes(patch.raw)}\n".encode() for patch in self.patches))
 
     def mails(self, git: Git) -> tuple[Mail, ...]:
-        """The patches, read."""
-        with ThreadPoolExecutor(_READERS) as pool:  # a process for each, which waits more than it works
+        """The patches, parsed."""
+        with ThreadPoolExecutor(_READERS) as pool:  # git reads each; starting it takes longer than its work
             return tuple(pool.map(lambda patch: read(git, patch.name, patch.raw), self.patches))
 
     def only(self, names: Sequence[str]) -> Series:
-        """The same series with these patches alone, in its own order; records no tree."""
+        """The series with only these patches, in its own order, and without a recorded tree."""
         return replace(self, patches=tuple(p for p in self.patches if p.name in set(names)), recorded=None)
 
 
-@dataclass(frozen=True)
-class Step:
-    """A patch that was applied and committed.
-
-    Attributes:
-        mail: the patch.
-        commit: id of its commit.
-        tree: tree id after it.
-    """
-
-    mail: Mail
-    commit: str
-    tree: str
-
-
 def load(folder: Path) -> Series:
-    """Series of a folder `<upstream>/<release>`.
+    """Series in a folder.
 
     Raises:
-        BadInput: no order file, a patch listed twice or not at all, a listed one that is not there.
+        BadInput: there is no order file; a patch is listed twice, missing, or not listed.
     """
     order = folder / ORDER_FILE
     if not order.is_file():
-        raise BadInput(f"{shown(folder)} holds no series", why=f"{shown(order)} is not there")
+        raise BadInput(f"{shown(folder)} has no series", why=f"{shown(order)} does not exist")
     names = listed(order.read_text(encoding="utf-8"))
     there = {path.name for path in folder.glob("*.patch")}
     for name in names:
         if not _NAME.match(name):
-            raise BadInput(f"{shown(order)}: {name!r} is no name of a patch file beside it")
+            raise BadInput(f"{shown(order)}: {name!r} is not the name of a patch file")
         if names.count(name) > 1:
-            raise BadInput(f"{shown(order)}: {name} is listed {names.count(name)} times", do="keep one of the lines")
+            raise BadInput(f"{shown(order)}: {name} is listed {names.count(name)} times", do="keep one line")
         if name not in there:
-            raise BadInput(f"{shown(order)}: {name} is listed and not there", do="remove the line or add the file")
+            raise BadInput(f"{shown(order)}: {name} is listed but missing", do="remove the line or add the file")
     for name in sorted(there - set(names)):
         raise BadInput(
-            f"{shown(folder / name)} is not listed", why=f"no line of {shown(order)} names it", do="add a line for it"
+            f"{shown(folder / name)} is not listed", why=f"{shown(order)} does not name it", do="add a line for it"
         )
     recorded = None
     if (folder / TREE_FILE).is_file():
         recorded = (folder / TREE_FILE).read_text(encoding="ascii", errors="replace").strip()
         if not _ID.match(recorded):
-            raise BadInput(f"{shown(folder / TREE_FILE)} holds no tree id", do="patches.export writes it")
+            raise BadInput(f"{shown(folder / TREE_FILE)} has no tree id", do="invoke patches.export writes it")
     patches = tuple(Patch(name, (folder / name).read_bytes()) for name in names)
     return Series(folder.parent.name, folder.name, folder, patches, recorded)
 
@@ -125,71 +119,61 @@ def listed(text: str) -> list[str]:
     return [name for line in text.splitlines() if (name := line.partition("#")[0].strip())]
 
 
-def tree(git: Git, base_tree: str, series: Series) -> str:
-    """Tree id of a pin's tree with the series applied.
+def write(folder: Path, patches: Sequence[Patch], tree: str, notes: Mapping[str, Sequence[str]]) -> None:
+    """Replace the series in a folder, in one step: a new folder is written beside it and then takes its place.
 
     Args:
-        git: repository that holds the pin; new blobs and the tree are written there.
-        base_tree: tree (or commit) of the pin.
-        series: what to apply.
-
-    Raises:
-        BadInput: a patch holds a trap.
-        CheckFailed: a patch does not apply; names it, the file and the place.
+        folder: `<upstream>/<release>`; created if needed.
+        patches: in order.
+        tree: tree id that they lead to.
+        notes: comment lines of the order file above each patch, by file name; under "" those at the end.
     """
-    traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], _title(series))
-    with git.staged(base_tree) as (index, folder):
-        for patch in series.patches:  # as files, so that git reads the bytes that were hashed and looked at
-            (folder / patch.name).write_bytes(patch.raw)
-        files = [folder / patch.name for patch in series.patches]
-        if files and index.done("apply", "--cached", *files, check=False).code != 0:
-            raise _refused(git, base_tree, series)
-        return index.text("write-tree")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for left in folder.parent.glob(f".partial-{folder.name}-*"):
+        remove(left)
+    beside = Path(tempfile.mkdtemp(prefix=f".partial-{folder.name}-", dir=folder.parent))
+    try:
+        if folder.is_dir():
+            for file in folder.iterdir():
+                if file.suffix != ".patch" and file.name not in {ORDER_FILE, TREE_FILE}:
+                    shutil.copy2(file, beside / file.name)
+        for patch in patches:
+            (beside / patch.name).write_bytes(patch.raw)
+        lines = [line for patch in patches for line in (*notes.get(patch.name, ()), patch.name)]
+        (beside / ORDER_FILE).write_text(
+            "".join(f"{line}\n" for line in [*lines, *notes.get("", ())]), encoding="utf-8"
+        )
+        (beside / TREE_FILE).write_text(f"{tree}\n", encoding="ascii")
+        beside.chmod(0o755)
+        if folder.is_dir():
+            _exchange(beside, folder)
+        else:
+            beside.rename(folder)
+    finally:
+        if beside.exists():
+            remove(beside)
 
 
-def commits(git: Git, base_commit: str, series: Series) -> tuple[Step, ...]:
-    """The series as commits upon the pin's, one for each patch.
-
-    Args:
-        git: repository that holds the pin; the objects are written there, no reference is.
-        base_commit: commit of the pin.
-        series: what to apply.
-
-    Raises:
-        BadInput: a patch is no mail or holds a trap.
-        CheckFailed: a patch does not apply.
-    """
-    traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], _title(series))
-    mails = series.mails(git)
-    done = walk.changes(git, base_commit, _pairs(series))
-    if len(done) < len(mails):
-        raise _refused(git, base_commit, series)
-    made = walk.written(git, base_commit, list(zip(done, mails, strict=True)))
-    return tuple(Step(mail, one.commit, one.tree) for mail, one in zip(mails, made, strict=True))
+def notes(text: str) -> dict[str, tuple[str, ...]]:
+    """Comment and blank lines of an order file, by the patch below them; "" for those at the end."""
+    found: dict[str, tuple[str, ...]] = {}
+    above: list[str] = []
+    for line in text.splitlines():
+        if name := line.partition("#")[0].strip():
+            found[name] = tuple(above)
+            above = []
+        else:
+            above.append(line)
+    return found | {"": tuple(above)}
 
 
-def applied(git: Git, base: str, series: Series) -> tuple[str, ...]:
-    """Tree ids after each patch, one by one, up to the first that does not apply."""
-    start = git.text("rev-parse", f"{base}^{{tree}}")
-    done = walk.changes(git, start, _pairs(series))
-    return tuple(one.tree for one in walk.written(git, start, [(change, None) for change in done]))
-
-
-def _pairs(series: Series) -> list[tuple[str, bytes]]:
-    return [(patch.name, patch.raw) for patch in series.patches]
-
-
-def _refused(git: Git, base: str, series: Series) -> CheckFailed:
-    """The error for the first patch that does not apply, told by our own comparison."""
-    trees = (base, *applied(git, base, series))
-    patch = series.patches[len(trees) - 1]
-    mail = read(git, patch.name, patch.raw)
-    found = stale.faults(git, [(mail, trees[-1])])
-    why = "; ".join(f"{fault.what}: {fault.why}" for fault in found) or "git refuses it and every hunk is in its place"
-    return CheckFailed(
-        f"{_title(series)}: {patch.name} does not apply", why=why, do=f"invoke patches.edit {series.upstream}"
-    )
-
-
-def _title(series: Series) -> str:
-    return f"{series.upstream} {series.release}"
+def _exchange(one: Path, other: Path) -> None:
+    """Swap two directories, in one step if the file system can."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    swap = getattr(libc, "renameat2", None)
+    if swap and swap(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return
+    aside = one.with_name(f"{one.name}-old")
+    other.rename(aside)
+    one.rename(other)
+    aside.rename(one)

@@ -13,7 +13,7 @@ from sparkforge.git.of_store import git_of
 from sparkforge.git.repository import Git
 from sparkforge.inputs import sources
 from sparkforge.inputs.recipes import Stack
-from sparkforge.patches import series
+from sparkforge.patches import series, walk
 
 _KIND = "trees"
 
@@ -60,7 +60,7 @@ def make(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.Se
         BadInput: a patch holds a trap.
         CheckFailed: a patch does not apply.
     """
-    made = series.tree(git, pin.tree, patches)
+    made = walk.tree(git, pin.tree, patches)
     with store.writing(_KIND, key(pin, patches)) as folder:
         (folder / "id").write_text(f"{made}\n")
         seal(folder)

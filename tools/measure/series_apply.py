@@ -31,18 +31,18 @@ from sparkforge.core.store import Store
 from sparkforge.git.objects import contents, entries
 from sparkforge.git.repository import Git, environment
 from sparkforge.inputs.recipes import load_stack
-from sparkforge.patches import series
-from sparkforge.patches.canonical import formatted
+from sparkforge.patches import series, walk
 from sparkforge.patches.place import Place, places
 from sparkforge.patches.series import Series
+from sparkforge.patches.walk import formatted
 
 SEED = 20250901
 HERE = Path(__file__).parent
 DATE = {"GIT_AUTHOR_DATE": "@1756684800 +0000", "GIT_COMMITTER_DATE": "@0 +0000"}
 IN_A_PROCESS = (
     "import sys; from pathlib import Path; from sparkforge.git.repository import Git;"
-    " from sparkforge.patches import series;"
-    " print(series.tree(Git(Path(sys.argv[1])), sys.argv[2], series.load(Path(sys.argv[3]))))"
+    " from sparkforge.patches import series, walk;"
+    " print(walk.tree(Git(Path(sys.argv[1])), sys.argv[2], series.load(Path(sys.argv[3]))))"
 )
 
 
@@ -63,9 +63,9 @@ def main() -> None:
         "versions": versions(),
         "unit": "seconds, wall",
         "ways": {
-            "tree": "series.load and series.tree in a running Python: one git apply --cached",
+            "tree": "series.load and walk.tree in a running Python: one git apply --cached",
             "tree, new process": "the same with the start of Python and its imports",
-            "commits": "series.load and series.commits in a running Python: a commit for each patch, no work tree",
+            "commits": "series.load and walk.commits in a running Python: a commit for each patch, no work tree",
             "git am": "git am of all patches in a clean work tree",
             "quilt push -a": "in a clean work tree",
             "checkout": "a work tree of the pin, which git am and quilt need first",
@@ -142,7 +142,7 @@ def by_tree(place: Place, wanted: Series, work: Path) -> Iterator[Prepared]:
     with fresh(place, work, tree=False) as path:
         said: list[str] = []
         yield (
-            lambda: said.append(series.tree(Git(path / ".git"), place.tree, series.load(wanted.dir))),
+            lambda: said.append(walk.tree(Git(path / ".git"), place.tree, series.load(wanted.dir))),
             lambda: said[0],
         )
 
@@ -162,7 +162,7 @@ def by_commits(place: Place, wanted: Series, work: Path) -> Iterator[Prepared]:
     with fresh(place, work, tree=False) as path:
         said: list[str] = []
         yield (
-            lambda: said.append(series.commits(Git(path / ".git"), place.commit, series.load(wanted.dir))[-1].tree),
+            lambda: said.append(walk.commits(Git(path / ".git"), place.commit, series.load(wanted.dir))[-1].tree),
             lambda: said[0],
         )
 

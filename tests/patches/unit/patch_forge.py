@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkforge.git.repository import Git
-from sparkforge.patches.canonical import formatted
 from sparkforge.patches.place import Place
 from sparkforge.patches.series import Patch, Series, load
+from sparkforge.patches.walk import formatted
 
 DATE = "Mon, 1 Sep 2025 12:00:00 +0200"
 NUMBERS = "".join(f"line {number}\n" for number in range(1, 31)).encode()

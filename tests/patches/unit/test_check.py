@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from patch_forge import changed_numbers, make_forge, message
 
-from sparkforge.patches import check, series
+from sparkforge.patches import check, walk
 from sparkforge.patches.series import Patch
 
 
@@ -15,7 +15,7 @@ def laid(forge, *changes, recorded=True):
     patches = forge.patches(*changes)
     forge.test_file()
     loaded = forge.write(patches)
-    return forge.write(patches, series.tree(forge.git, forge.place.tree, loaded) if recorded else None)
+    return forge.write(patches, walk.tree(forge.git, forge.place.tree, loaded) if recorded else None)
 
 
 TWO = (

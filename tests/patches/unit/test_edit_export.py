@@ -10,10 +10,9 @@ import pytest
 from patch_forge import NUMBERS, changed_numbers, message
 
 from sparkforge.core.errors import BadInput, CheckFailed
-from sparkforge.patches import check, series
-from sparkforge.patches.edit import edit
+from sparkforge.patches import check, series, walk
+from sparkforge.patches.edit import edit, new
 from sparkforge.patches.export import export
-from sparkforge.patches.new import new
 from sparkforge.patches.series import Patch
 
 
@@ -27,7 +26,7 @@ def laid(forge):
     )
     forge.test_file()
     loaded = forge.write(patches)
-    forge.write(patches, series.tree(forge.git, forge.place.tree, loaded))
+    forge.write(patches, walk.tree(forge.git, forge.place.tree, loaded))
     (forge.place.folder / "series").write_text(
         f"# top\n{patches[0].name}\n# why\n{patches[1].name}\n{patches[2].name}\n# end\n"
     )
@@ -186,9 +185,9 @@ def test_an_edited_hunk_and_a_hunk_moved_to_another_patch_are_no_loss(laid):
     [
         (["commit", "-q", "--allow-empty", "-m", "core: nothing"], "changes nothing"),
         (["commit", "-q", "--allow-empty", "-m", "fixup! core: x"], "unfinished commit"),
-        (["reset", "-q", "--soft", "HEAD~1"], "changes that no commit has"),
-        (["merge", "-q", "--no-ff", "-m", "merge", "side"], "holds a merge"),
-        (["checkout", "-q", "--orphan", "else"], "no commit at its head"),
+        (["reset", "-q", "--soft", "HEAD~1"], "uncommitted changes"),
+        (["merge", "-q", "--no-ff", "-m", "merge", "side"], "has a merge"),
+        (["checkout", "-q", "--orphan", "else"], "no commit checked out"),
     ],
 )
 def test_what_is_no_series_is_not_exported(laid, words, said):
@@ -209,14 +208,14 @@ def test_a_history_of_its_own_is_not_exported(laid):
     tree = edit(laid.place)
     shell(tree, "checkout", "-q", "--orphan", "else")
     shell(tree, "commit", "-q", "-m", "all: at once")
-    with pytest.raises(BadInput, match="no longer stands on its pin"):
+    with pytest.raises(BadInput, match="is no longer based on its pin"):
         export(laid.place)
 
 
 def test_new_files_that_nobody_added_are_seen(laid):
     tree = edit(laid.place)
     (tree.path / "pkg/forgotten.py").write_text("")
-    with pytest.raises(BadInput, match="no commit has") as told:
+    with pytest.raises(BadInput, match="uncommitted changes") as told:
         export(laid.place)
     assert told.value.why == "pkg/forgotten.py"
 
@@ -241,7 +240,7 @@ def test_a_work_tree_with_work_in_it_is_not_thrown_away(laid):
 def test_a_folder_of_somebody_elses_is_not_touched(laid, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/file").write_text("mine")
-    with pytest.raises(BadInput, match="no work tree of ours"):
+    with pytest.raises(BadInput, match="was not made by"):
         edit(laid.place, tmp_path / "mine")
     with pytest.raises(BadInput, match="there is no work tree"):
         export(laid.place, tmp_path / "mine")
@@ -261,7 +260,7 @@ def test_attributes_of_the_upstream_have_no_say(forge):
     forge.commit = forge.made(forge.commit, {".gitattributes": b"* text eol=crlf\n*.txt -diff\n*.py diff=python\n"})
     patches = forge.patches((message(), {"pkg/numbers.txt": changed_numbers(9)}))
     forge.test_file()
-    forge.write(patches, series.tree(forge.git, forge.place.tree, forge.write(patches)))
+    forge.write(patches, walk.tree(forge.git, forge.place.tree, forge.write(patches)))
     tree = edit(forge.place)
     assert (tree.path / "pkg/numbers.txt").read_bytes() == changed_numbers(9)
     amend(tree, 0, {"pkg/numbers.txt": changed_numbers(9, word="other")})
@@ -277,7 +276,7 @@ def test_a_new_patch_from_what_is_uncommitted(laid):
     (tree.path / "pkg/more.py").write_text("y = 1\n")
     for feature, title, said in (
         ("V-03", "code: more", "is taken"),
-        ("4", "code: more", "is no patch id"),
+        ("4", "code: more", "is not a patch id"),
         ("V-04", "more", "names no area"),
     ):
         with pytest.raises(BadInput, match=said):

@@ -6,7 +6,7 @@ import pytest
 from patch_forge import NUMBERS, changed_numbers, message
 
 from sparkforge.core.errors import BadInput
-from sparkforge.patches import check, series, stale, traps
+from sparkforge.patches import check, stale, traps, walk
 from sparkforge.patches.mail import read
 from sparkforge.patches.series import Patch
 from sparkforge.patches.traps import Trap
@@ -47,7 +47,7 @@ def test_headers(forge, patch, old, new, trap):
     assert trap.value in whats(traps.faults(patch.name, raw))
     # and neither a tree nor a commit is made of it
     loaded = forge.write([Patch(patch.name, raw)])
-    for act in (series.tree, series.commits):
+    for act in (walk.tree, walk.commits):
         with pytest.raises(BadInput, match=trap.value):
             act(forge.git, forge.commit, loaded)
 
