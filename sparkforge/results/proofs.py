@@ -1,8 +1,8 @@
 """The list of results, and what each is worth now.
 
 States: *fresh* (bound, right, and every source is as it was), *stale* (a source has changed), *failed* (its samples do
-not pass its judge), *edited* (its content has another hash than the run wrote), *unbound* (nothing binds it to a run, or
-what does cannot be trusted: a record of what was seen and no proof) and *missing*.
+not pass its judge), *edited* (its content has another hash than the run wrote), *unbound* (nothing binds it to a run,
+or what does cannot be trusted: a record of what was seen and no proof) and *missing*.
 """
 
 from __future__ import annotations
