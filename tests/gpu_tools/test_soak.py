@@ -44,7 +44,8 @@ class Engine:
 
     def __init__(self, watch, wrong=()):
         self.watch, self.wrong, self.waiting, self.came = watch, wrong, [], 0
-        self.llm_engine = self
+        self.llm_engine = self.vllm_config = self.compilation_config = self
+        self.cudagraph_mode, self.counted = "CUDAGraphMode.PIECEWISE", "steps PIECEWISE"
 
     def _preprocess_cmpl(self, prompts):
         return prompts
@@ -55,6 +56,7 @@ class Engine:
 
     def step(self):
         self.watch.COUNTS["replays"] += 2
+        self.watch.COUNTS[self.counted] += 1
         self.watch.COUNTS["compositions"] += 1
         time.sleep(0.0005)
         for one in self.waiting:
@@ -79,9 +81,15 @@ def test_a_soak_lasts_as_long_as_it_was_asked_to(soak):
     assert (found["differing"], found["failed"]) == (0, None)
 
 
-def test_a_soak_ends_when_it_has_what_was_asked(soak):
-    soak.watch.COUNTS["replays"] = 1000  # of steps before it
-    found = run(soak, Engine(soak.watch), seconds=20, least={"replays": 100, "compositions": 60})
+@pytest.mark.parametrize(
+    ("mode", "counted"), [("FULL_AND_PIECEWISE", "replays FULL"), ("PIECEWISE", "steps PIECEWISE")]
+)
+def test_a_soak_ends_when_it_has_what_was_asked(soak, mode, counted):
+    """Replays of graphs that hold attention; where none is captured, steps that replay pieces."""
+    soak.watch.COUNTS[counted] = 1000  # of steps before it
+    engine = Engine(soak.watch)
+    engine.cudagraph_mode, engine.counted = f"CUDAGraphMode.{mode}", counted
+    found = run(soak, engine, seconds=20, least={"replays": 50, "compositions": 60})
     assert found["seconds"] < 5
     assert 60 <= found["compositions"] < 80
     assert found["equal"] == found["requests"]
@@ -110,9 +118,9 @@ def pool(tmp_path):
     ("least", "verdict"),
     [
         ({}, "right"),
-        ({"replays": 100, "compositions": 7}, "right"),
-        ({"replays": 101}, "wrong"),
-        ({"replays": 100, "compositions": 8}, "wrong"),
+        ({"replays": 40, "compositions": 7}, "right"),
+        ({"replays": 41}, "wrong"),  # pieces hold no attention: theirs do not count
+        ({"replays": 40, "compositions": 8}, "wrong"),
         ({"mixed": 1}, "wrong"),
     ],
 )
@@ -172,6 +180,34 @@ def test_the_paths_named_are_run_with_what_is_asked_of_them_and_no_others(tmp_pa
     judged = sections.Sections(made.pool, made.prompts, asked, {}, kernels=False).checks()
     assert [(one.name, one.verdict) for one in judged if "real" in one.name] == [("S.X.K.real.default", "not run")]
     assert all(one.verdict != "right" for one in judged)
+
+
+def test_pieces_count_by_steps_where_no_attention_is_captured(pool):
+    counts = {"replays PIECEWISE": 500, "steps PIECEWISE": 100, "uniform": 40, "other small": 12}
+    told = {"soak": {**counts, "equal": 9, "differing": 0, "failed": None}, "graphs": "CUDAGraphMode.PIECEWISE"}
+    (pool.folder / "S.X.F.ngram.default.json").write_text(json.dumps(told))
+    pool.ended["S.X.F.ngram.default"] = Ended("done")
+    for least, verdict in ((100, "right"), (101, "wrong")):
+        judge = Judge(pool)
+        verdicts.soak(judge, "S.X.F.ngram.default", {"replays": least})
+        assert judge.checks[-1].verdict == verdict
+
+
+def test_each_engine_runs_on_the_model_that_was_fitted_for_its_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(Prompts, "with_chats", lambda self, _: self)
+    monkeypatch.setenv("SPARKFORGE_KERNELS_SITE", "somewhere")
+    made = run_all.Run(run_all.words(["--json", "x.json", "--only", "sharp,soak"]), tmp_path)
+    jobs = {job.name: job for job in made.plan() if job.name.startswith(("X.", "S."))}
+    assert {"X.T.fp8.faults.eager", "S.X.F.fp8.default", "X.T.eager"} <= set(jobs)
+    for name, job in jobs.items():
+        fit = "sharp8" if "fp8" in name else "sharp"
+        assert job.needs[0] == fit, name
+        job_file = json.loads(Path(job.arguments()[0]).read_text())
+        assert job_file["model"].endswith(f"tiny/{fit}/mxfp4")
+        if name.startswith("S."):
+            assert ("at_once" in job_file["steps"][0]) == ("ngram" in name)
+    fits = {job.name: job for job in made.plan() if job.name.startswith("sharp")}
+    assert [len(fits[name].needs) for name in ("sharp", "sharp8")] == [1, 2]
 
 
 def test_two_soaks_of_one_run_differ_in_their_seed(pool):

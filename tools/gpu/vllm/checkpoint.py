@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import bound
 import exact
 import torch
 from safetensors.torch import save_file
@@ -186,3 +187,4 @@ def write(name: str, folder: Path, device: str) -> None:
 
 if __name__ == "__main__":
     write(sys.argv[1], Path(sys.argv[2]), "cuda" if torch.cuda.is_available() else "cpu")
+    bound.tell()

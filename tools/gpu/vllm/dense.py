@@ -16,6 +16,7 @@ import json
 import sys
 from pathlib import Path
 
+import bound
 import exact
 import torch
 
@@ -173,3 +174,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    bound.tell()

@@ -8,7 +8,7 @@ let through on this device, "counters": module with the fake kernels' counters o
   {"do": "score", "key", "sequences": [{"prompt", "reply", "top_ids"?}] or "of": a step, "keep": all logits or not}
   {"do": "soak", "key", "catalogue": [{"prompt", "tokens", "reply"}], "seconds", "seed"}
   {"do": "hidden", "key", "sequences": [{"prompt", "reply"}]}     what logits are computed from, at each reply's places
-  {"do": "faults", "key", "prompts", "tokens"}                    replies with a fault in one part of one layer
+  {"do": "faults", "key", "prompts", "tokens"}                    replies and leads with a fault in one part of one layer
   {"do": "recorded", ...a soak's, "beside"}                       a soak whose every replay is compared (record.py)
 With "record" every graph is kept readable. OUT.json takes what is small, OUT.npz the arrays. Logits are read where the model hands them over, in this process.
 """
@@ -23,6 +23,7 @@ from pathlib import Path
 
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 
+import bound
 import faults
 import numpy as np
 import recorded
@@ -107,14 +108,15 @@ def hidden(llm, step: dict, arrays: dict) -> dict:
 
 
 def planted(llm, step: dict, arrays: dict) -> dict:
-    """Replies with each fault in each layer, and without any at the end."""
+    """Replies and the two likeliest tokens' logits with each fault in each layer, and without any at the end."""
     model = watch.runner_of(llm).get_model()
     found = {}
     for layer in range(len(model.model.layers)):
         for kind in faults.KINDS:
+            name = f"{kind}, layer {layer}"
             with faults.planted(model, layer, kind):
-                found[f"{kind}, layer {layer}"] = generate(llm, step, arrays)["replies"]
-    return {"faults": found, "healed": generate(llm, step, arrays)["replies"]}
+                found[name] = generate(llm, step | {"key": name, "tops": 2}, arrays)["replies"]
+    return {"faults": found, "healed": generate(llm, step | {"key": "healed", "tops": 2}, arrays)["replies"]}
 
 
 def main(path: Path) -> None:
@@ -154,6 +156,7 @@ def main(path: Path) -> None:
         np.savez(f"{stem}.npz", **arrays)
         Path(f"{stem}.json").write_text(json.dumps(result))
     print("done", flush=True)
+    bound.tell()
     # The interpreter's end can hang on threads of the engine; the results are written.
     sys.stdout.flush()
     sys.stderr.flush()

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import bound
 import torch
 from checkpoint import SHAPES
 from flashinfer.jit.attention.modules import gen_customize_batch_prefill_module
@@ -53,3 +54,4 @@ def of_sinks() -> list:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), xqa="--xqa" in sys.argv)
+    bound.tell()

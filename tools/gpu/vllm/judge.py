@@ -1,16 +1,7 @@
-"""What the engines' answers mean: each check with its limit, what was measured, and a verdict.
+"""What the engines' answers mean: the numbers of each check, and what is demanded of them (rules.py).
 
-Logits and regrets through a whole model are in spreads: parts of the standard deviation of a place's logits over the
-vocabulary. The limits stand between what arithmetic does to the tiny model and what faults do, measured on a CPU on
-598 places:
-                                                     rms of logits   largest regret   mean regret
-  BF16 against float32, transformers                     0.039            0.12           0.0019
-  BF16 of vLLM against BF16 of transformers              0.044            0.25           0.0035
-  32 of o_proj's 1024 columns doubled in one layer       0.19             0.82           0.065
-  one expert of eight negated in one layer               0.27             1.9            0.13
-  sinks of one layer rolled by a head                    0.31             2.1            0.18
-  a window of 31 for 32                                  0.35             1.5            0.19
-  no sinks                                               0.79             4.1            1.1
+Logits and regrets are compared on models of random weights (checkpoint.py): an engine with every layer in MXFP4 against
+its BF16 twin, which holds the same numbers dequantized.
 """
 
 from __future__ import annotations
@@ -19,18 +10,15 @@ import math
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
+import rules
 from pool import Pool
 
-# Root of the mean square of logit differences.
-LOGIT_LIMIT = 0.1
-# Regret: how far below the judge's best logit an engine's own choice lies. Largest, and mean over all places.
-REGRET_LIMIT = 0.5
-MEAN_LIMIT = 0.015
-# FP8 KV against BF16 KV, simulated on this model in transformers: rms 0.14, largest regret 0.6, mean 0.033. Triton
-# rounds the queries to FP8 too, FlashInfer does not: that makes it 0.19 in all.
-LOGIT_LIMIT_FP8, LOGIT_LIMIT_FP8_QUERIES = 0.22, 0.3
-REGRET_LIMIT_FP8 = 1.2
-MEAN_LIMIT_FP8 = 0.07
+# Key of a number, comparison, limit: a number, or a name in rules.LIMITS.
+Demand = tuple[str, str, object]
+# Names of the limits of the largest regret and of the mean.
+PLAIN = ("regret", "mean regret")
+FP8 = ("regret, FP8 KV", "mean regret, FP8 KV")
+FP8_QUERIES = ("regret, FP8 KV", "mean regret, FP8 KV and queries")
 
 
 @dataclass
@@ -38,23 +26,26 @@ class Check:
     """One line of the table.
 
     Attributes:
-        verdict: "right", "wrong", "not run" (with the reason in `said`) or "told" (nothing was to be judged).
+        state: "judged", "not run" (with the reason in `said`) or "told" (nothing is to be judged).
+        numbers: what was measured.
+        demands: what is demanded of the numbers; all must hold.
     """
 
     section: str
     name: str
-    verdict: str
+    state: str
     said: str
     numbers: dict = field(default_factory=dict)
+    demands: list[Demand] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """ "right", "wrong", "not run" or "told"."""
+        return rules.verdict(asdict(self))
 
     def line(self) -> str:
         """For people."""
         return f"{self.section:14} {self.name:34} {self.verdict:8} {self.said}"[:150]
-
-
-def verdict(*conditions: bool) -> str:
-    """Right where all hold."""
-    return "right" if all(conditions) else "wrong"
 
 
 class Judge:
@@ -68,22 +59,28 @@ class Judge:
     def missing(self, section: str, name: str, *jobs: str) -> bool:
         """Whether a job that the check needs wrote nothing; then a line says why."""
         for job in jobs:
-            if self.pool.json(job) is None or self.pool.ended[job].state in ("failed", "timeout", "skipped"):
-                ended = self.pool.ended.get(job)
-                why = (
-                    f"{job} {ended.state}: {ended.last[-1] if ended.last else ''}"
-                    if ended
-                    else f"{job} was not asked for"
-                )
-                self.checks.append(
-                    Check(section, name, "wrong" if ended and ended.state != "skipped" else "not run", why)
-                )
-                return True
+            ended = self.pool.ended.get(job)
+            if self.pool.json(job) is not None and ended and ended.state == "done":
+                continue
+            if ended and ended.state != "skipped":
+                said = f"{job} {ended.state}: {ended.last[-1] if ended.last else ''}"
+                self.add(section, name, said, ("ended well", "==", True), **{"ended well": False})
+            else:
+                self.skip(section, name, f"{job} was {'skipped' if ended else 'not asked for'}")
+            return True
         return False
 
-    def add(self, section: str, name: str, verdict: str, said: str, **numbers) -> None:
-        """One more line."""
-        self.checks.append(Check(section, name, verdict, said, numbers))
+    def add(self, section: str, name: str, said: str, *demands: Demand, **numbers) -> None:
+        """One more line, judged by its demands."""
+        self.checks.append(Check(section, name, "judged", said, numbers, list(demands)))
+
+    def skip(self, section: str, name: str, why: str) -> None:
+        """A check that could not be made."""
+        self.checks.append(Check(section, name, "not run", why))
+
+    def tell(self, section: str, name: str, said: str, **numbers) -> None:
+        """Numbers of which nothing is demanded."""
+        self.checks.append(Check(section, name, "told", said, numbers))
 
     # ---- scores
 
@@ -122,37 +119,26 @@ class Judge:
         found = self.pool.json(job) or {}
         return [reply for step in steps for reply in found.get(step, {}).get("replies", [])]
 
-    def logits(self, section: str, name: str, one: str, other: str, limit: float) -> None:
-        """Every logit of the probe, one engine against another, both in one prefill."""
+    def logits(self, section: str, name: str, one: str, other: str, limit: str) -> None:
+        """Every logit of the probe, one engine against another, both in one prefill; `limit` names one of the rules."""
         if self.missing(section, name, one, other):
             return
         mine, theirs = self.pool.arrays(one), self.pool.arrays(other)
         keys = sorted(key for key in mine if key.startswith("probe.") and key.endswith(".logits"))
         if not keys or any(key not in theirs for key in keys):
-            self.add(section, name, "wrong", "no probe")
+            self.add(section, name, "no probe", ("logits", ">", 0), logits=0)
             return
         a, b = (np.concatenate([arrays[key] for key in keys]).astype(np.float64) for arrays in (mine, theirs))
         spread = b.std(axis=1, keepdims=True)
-        off = (a - b) / spread
-        rms, most = float(np.sqrt((off**2).mean())), float(np.abs(off).max())
-        finite = bool(np.isfinite(a).all() and np.isfinite(b).all())
-        said = f"rms {rms:.4f} (limit {limit}), largest {most:.3f} spreads, {a.size} logits"
-        self.add(
-            section,
-            name,
-            verdict(finite, rms <= limit),
-            said,
-            rms=rms,
-            largest=most,
-            limit=limit,
-            logits=int(a.size),
-            mean_spread=float(spread.mean()),
-            places=int(a.shape[0]),
-            same_choice=float((a.argmax(axis=1) == b.argmax(axis=1)).mean()),
-        )
+        more = {
+            "mean spread": float(spread.mean()),
+            "places": int(a.shape[0]),
+            "same choice": float((a.argmax(axis=1) == b.argmax(axis=1)).mean()),
+        }
+        self._off(section, name, (a - b) / spread, limit, **more)
 
-    def decode_logits(self, section: str, name: str, job: str, prompts: list[list[int]], limit: float) -> None:
-        """Logits of the likeliest tokens at each decode step against the judge's prefill of the same text."""
+    def decode_logits(self, section: str, name: str, job: str, prompts: list[list[int]], limit: str) -> None:
+        """Logits of the likeliest tokens at each decode step against the twin's prefill of the same text."""
         if self.missing(section, name, job):
             return
         arrays, off = self.pool.arrays(job), []
@@ -160,103 +146,105 @@ class Judge:
             judged = self.scored.get(job + self.name(prompt, reply))
             logits = arrays.get(f"main.{number}.logits")
             if judged is None or logits is None or judged["at_top_ids"] is None:
-                self.add(section, name, "not run", "not scored")
+                self.skip(section, name, "not scored")
                 return
             off.append((logits - judged["at_top_ids"]) / judged["spread"][:, None])
-        all_off = np.concatenate(off).astype(np.float64)
-        rms, most = float(np.sqrt((all_off**2).mean())), float(np.abs(all_off).max())
-        said = f"rms {rms:.4f} (limit {limit}), largest {most:.3f} spreads, {all_off.size} logits"
-        right = verdict(bool(np.isfinite(all_off).all()), rms <= limit)
-        self.add(section, name, right, said, rms=rms, largest=most, limit=limit, logits=int(all_off.size))
+        self._off(section, name, np.concatenate(off).astype(np.float64), limit)
 
-    def regrets_of(self, section: str, name: str, job: str, pairs, limits: tuple[float, float]) -> None:
-        """Greedy regret of what an engine said."""
+    def _off(self, section: str, name: str, off: np.ndarray, limit: str, **more) -> None:
+        rms, most = float(np.sqrt((off**2).mean())), float(np.abs(off).max())
+        said = f"rms {rms:.4f} (limit {rules.LIMITS[limit]}), largest {most:.3f} spreads, {off.size} logits"
+        self.add(
+            section, name, said, ("finite", "==", True), ("rms", "<=", limit), ("logits", ">", 0),
+            finite=bool(np.isfinite(off).all()), rms=rms, largest=most, logits=int(off.size), **more,
+        )  # fmt: skip
+
+    def regrets_of(self, section: str, name: str, job: str, pairs, limits: tuple[str, str] = PLAIN) -> None:
+        """Regret, by the twin, of what an engine said on random weights."""
         if self.missing(section, name, job):
             return
         found = self.regret(pairs)
         if found is None:
-            self.add(section, name, "not run", "not scored")
+            self.skip(section, name, "not scored")
             return
-        largest, mean = limits
-        said = (
-            f"largest {found['largest']:.3f} (limit {largest}), mean {found['mean']:.5f} (limit {mean}) spreads, "
-            f"{found['others']} of {found['places']} differ"
-        )
-        right = verdict(found["finite"], found["largest"] <= largest, found["mean"] <= mean)
-        self.add(section, name, right, said, **found, limits=limits)
+        said = f"{_of_regret(found, limits)}, {found['others']} of {found['places']} differ"
+        self.add(section, name, said, *_regretted(limits), **found)
 
     def own(self, section: str, name: str, job: str) -> None:
-        """The floor: what the reference's decode says, by the reference's own prefill."""
+        """The floor: what the twin's decode says, by the twin's own prefill."""
         if self.missing(section, name, job):
             return
         arrays = self.pool.arrays(job)
         keys = sorted(key[: -len(".regret")] for key in arrays if key.startswith("own.") and key.endswith(".regret"))
         if not keys:
-            self.add(section, name, "not run", "not scored")
+            self.skip(section, name, "not scored")
             return
         regret = np.concatenate([arrays[f"{key}.regret"] / arrays[f"{key}.spread"] for key in keys])
         said = (
             f"largest {regret.max():.3f}, mean {regret.mean():.5f} spreads, {int((regret > 0).sum())} of {regret.size}"
         )
-        self.add(section, name, "told", said, largest=float(regret.max()), mean=float(regret.mean()))
+        self.tell(section, name, said, largest=float(regret.max()), mean=float(regret.mean()))
 
     def tokens(self, section: str, name: str, job: str, base: str, prompts, more: str = "") -> None:
-        """Token for token; where a reply differs, its regret must be that of a near tie."""
+        """Token for token against another engine, on random weights; where they differ, only as rounding does.
+
+        A random model has near-ties: one token that falls otherwise changes all after it. So a reply that differs is
+        judged by its regret: largest and mean must be those of rounding. Every fault of tolerances.json is above one of them.
+        """
         if self.missing(section, name, job, base):
             return
         mine, theirs = self.replies(job, "main", "mixed"), self.replies(base, "main", "mixed")
         equal = sum(a == b for a, b in zip(mine, theirs, strict=True))
-        tokens = sum(len(reply) for reply in mine)
         first = [
             next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), -1)
             for a, b in zip(mine, theirs, strict=True)
         ]
-        same = sum(len(reply) if at < 0 else at for reply, at in zip(mine, first, strict=True))
         facts = self.pool.json(job) or {}
+        sums = {key: sum(facts.get(step, {}).get(key, 0) for step in ("main", "mixed"))
+                for key in ("replays", "replays FULL", "uniform", "drafted")}  # fmt: skip
         numbers = {
             "replies": len(mine),
             "equal": equal,
-            "tokens": tokens,
-            "tokens before a difference": same,
-            **{
-                step: {key: value for key, value in facts.get(step, {}).items() if key != "replies"}
-                for step in ("main", "mixed")
-            },
+            "tokens": sum(len(reply) for reply in mine),
+            "tokens before a difference": sum(
+                len(reply) if at < 0 else at for reply, at in zip(mine, first, strict=True)
+            ),
+            **sums,
         }
-        sum_of = lambda key: sum(facts.get(step, {}).get(key, 0) for step in ("main", "mixed"))  # noqa: E731
-        replayed, drafted = sum_of("replays"), sum_of("drafted")
-        said = (
-            f"{equal} of {len(mine)} replies equal, {replayed} replays{f', {drafted} drafted' if drafted else ''}{more}"
-        )
-        right = equal == len(mine)
-        if not right:
+        drafted = f", {sums['drafted']} drafted" if sums["drafted"] else ""
+        said = f"{equal} of {len(mine)} replies equal {base}'s, {sums['replays']} replays{drafted}{more}"
+        demands: list[Demand] = [("replies", ">", 0)]
+        if equal < len(mine):
             found = self.regret([(p, r) for p, r in zip(prompts, mine, strict=True)])
-            numbers["regret"] = found
-            if found is None:
-                said += ", differing ones not scored"
-            else:
-                right = found["finite"] and found["largest"] <= REGRET_LIMIT
-                said += f", near ties: regret {found['largest']:.3f} (limit {REGRET_LIMIT})"
+            numbers |= found or {}
+            demands += _regretted(PLAIN)
+            said += f", near ties: {_of_regret(found, PLAIN)}" if found else ", differing ones not scored"
         if any(word in job for word in ("full", "default")):
-            whole, uniform, mode = sum_of("replays FULL"), sum_of("uniform"), str(facts.get("graphs", ""))
+            mode = str(facts.get("graphs", ""))
             # A whole graph is for decode of as many tokens by each request, one and its drafts. Where n-gram finds no
             # draft for one of them the batch is not uniform, and without pieces nothing is there to be replayed.
-            if "FULL" in mode and whole != uniform:
-                right, said = False, said + f", {whole} WHOLE GRAPHS REPLAYED IN {uniform} UNIFORM BATCHES"
-            elif not replayed and (uniform or "PIECEWISE" in mode):
-                right, said = False, said + ", NO GRAPH WAS REPLAYED"
-            elif not replayed:
-                said += ", no batch was uniform: no graph to replay"
-        self.add(section, name, verdict(right), said, **numbers)
+            if "FULL" in mode:
+                demands.append(("replays FULL", "==", sums["uniform"]))
+            if sums["uniform"] or "PIECEWISE" in mode:
+                demands.append(("replays", ">", 0))
+        self.add(section, name, said, *demands, **numbers)
+
+
+def _regretted(limits: tuple[str, str]) -> list[Demand]:
+    return [("finite", "==", True), ("largest", "<=", limits[0]), ("mean", "<=", limits[1])]
+
+
+def _of_regret(found: dict, limits: tuple[str, str]) -> str:
+    most, mean = (rules.LIMITS[limit] for limit in limits)
+    return f"regret at most {found['largest']:.3f} (limit {most}), mean {found['mean']:.5f} (limit {mean}) spreads"
 
 
 def built(judge: Judge, job: str) -> None:
     """FlashInfer's modules with sinks; without them its engines are not run."""
     if not judge.missing("attention", "FlashInfer modules", job):
         found = judge.pool.json(job)
-        judge.add(
-            "attention", "FlashInfer modules", "right", f"{len(found['modules'])} built in {found['seconds']:.0f} s"
-        )
+        said = f"{len(found['modules'])} built in {found['seconds']:.0f} s"
+        judge.add("attention", "FlashInfer modules", said, ("modules", ">", 0), modules=len(found["modules"]))
 
 
 def dense(judge: Judge) -> None:
@@ -267,34 +255,38 @@ def dense(judge: Judge) -> None:
     found = judge.pool.json("dense")
     quantizer = found.get("quantizer", {"error": "did not run"})
     if "error" in quantizer:
-        judge.add(section, "quantizer", "wrong", quantizer["error"])
+        judge.add(section, "quantizer", quantizer["error"], ("elements", ">", 0), elements=0)
     else:
         for name, one in quantizer.items():
             wrong = sum(value for key, value in one.items() if key != "elements")
-            judge.add(
-                section, f"quantizer, {name}", verdict(not wrong), f"{wrong} wrong in {one['elements']} elements", **one
-            )
+            demands = (("wrong in all", "==", 0), ("elements", ">", 0))
+            said = f"{wrong} wrong in {one['elements']} elements"
+            judge.add(section, f"quantizer, {name}", said, *demands, **one, **{"wrong in all": wrong})
     products(judge, section, found.get("layers", {"error": "did not run"}), decode=False)
 
 
 def products(judge: Judge, section: str, layers: dict, *, decode: bool, label: str = "Marlin") -> None:
-    """Layers of one run of dense.py."""
+    """Layers of one run of dense.py, against float64."""
     if "error" in layers:
-        judge.add(section, f"{label}, layers", "wrong", layers["error"])
+        judge.add(section, f"{label}, layers", layers["error"], ("layers", ">", 0), layers=0)
         return
     for name, runs in layers.items():
         by_m = {int(m): one for m, one in runs.items() if m.isdigit()}
         worst = max(one["of the bound"] for one in by_m.values())
         relative = max(one["relative"] for one in by_m.values())
-        right = [one["finite"] and one["graph equals eager"] and one["runs equal"] for one in by_m.values()]
-        kernels = [one["kernel"] == ("decode" if decode and m <= 8 else "Marlin") for m, one in by_m.items()]
+        repeat = all(one["graph equals eager"] and one["runs equal"] for one in by_m.values())
+        kernels = all(one["kernel"] == ("decode" if decode and m <= 8 else "Marlin") for m, one in by_m.items())
+        finite = all(one["finite"] for one in by_m.values()) and math.isfinite(relative)
         said = f"{worst:.3f} of the bound, relative {relative:.5f}, M {','.join(map(str, by_m))}"
-        if not all(right):
+        if not repeat:
             said += ", NOT EQUAL in a second run or in a graph"
-        if not all(kernels):
+        if not kernels:
             said += ", ANOTHER KERNEL than expected"
-        good = verdict(worst <= 1, *right, *kernels, math.isfinite(relative))
-        judge.add(section, f"{label}, {name}", good, said, worst=worst, relative=relative, by_tokens=runs)
+        judge.add(
+            section, f"{label}, {name}", said, ("worst", "<=", 1), ("finite", "==", True), ("repeat", "==", True),
+            ("kernels as expected", "==", True), worst=worst, relative=relative, finite=finite, repeat=repeat,
+            by_tokens=runs, **{"kernels as expected": kernels},
+        )  # fmt: skip
 
 
 def kernels(judge: Judge, section: str, name: str, job: str, base: str | None) -> None:
@@ -305,13 +297,15 @@ def kernels(judge: Judge, section: str, name: str, job: str, base: str | None) -
     step = found.get("main", {})
     ran = {key[4:]: value for key, value in step.items() if key.startswith("ran ")}
     called = {key[7:]: value for key, value in step.items() if key.startswith("called ")}
-    conditions = [bool(ran), all(value > 0 for value in ran.values())]
+    demands: list[Demand] = [("least runs", ">", 0)]
     said = f"on the device {ran}, by Python {called}"
     if base is not None and (other := judge.pool.json(base)):
         eager = {key[4:]: value for key, value in other.get("main", {}).items() if key.startswith("ran ")}
-        conditions += [eager == ran, any(called[key] < ran[key] for key in ran)]
+        demands += [("ran", "==", eager), ("replayed", "==", True)]
         said += f", eager {eager}"
-    judge.add(section, name, verdict(*conditions), said, ran=ran, called=called)
+    replayed = any(called[key] < ran[key] for key in ran)
+    least = min(ran.values(), default=0)
+    judge.add(section, name, said, *demands, ran=ran, called=called, replayed=replayed, **{"least runs": least})
 
 
 def as_json(checks: list[Check]) -> list[dict]:

@@ -86,8 +86,12 @@ import sys
 
 def load():
     sys.path.insert(0, os.environ["SPARKFORGE_GPU_TESTS"])
+    import atexit
+
+    import bound
     import watch
 
+    atexit.register(bound.tell)
     watch.open_gate()
     api = sys.modules.get("vllm.entrypoints.openai.api_server")
     if api is None or hasattr(api, "_asked_for_type"):

@@ -224,6 +224,8 @@ class Engines:
             catalogue = [one | {"tokens": len(one["reply"])} for one in self.prompts.sharp("catalogue")]
             step = {"do": "soak", "key": "soak", "catalogue": catalogue, "seconds": lasts, "seed": SEED + number}
             step |= {"until": until, "least": least or {}}
+            if "ngram" in name.split("."):  # a whole graph takes a batch in which every request has its drafts
+                step["at_once"] = (1, 1, 1, 2, 2, 3, 4, 8, 16)
             if beside:
                 step |= {"do": "recorded", "key": "recorded", "beside": beside}
             llm = arguments(name)

@@ -8,10 +8,11 @@ Sections:
   attention       FlashInfer FA2 with sinks against TRITON_ATTN, KV in BF16 and FP8; the test opens the gate
   graphs          eager against full and piecewise CUDA graphs, token for token; n-gram speculation off and on
   decode_kernels  V-10 with fakes that count, and with sparkforge_kernels from the folder in $SPARKFORGE_KERNELS_SITE
-  sharp           the fitted model (sharp.py): every token equal, in every graph mode, n-gram off and on; faults planted
+  sharp           the fitted models (sharp.py): every token as fitted, in every graph mode, n-gram off and on; faults planted
   soak            requests that come and go for --soak-seconds on every captured path, on the fitted model, every token;
                   --soaks names paths, --soak-replays and --soak-compositions what each must have had when it ends
-  captured        V-12: every node, address, descriptor and tactic of every graph, equal at replay; defects planted
+  captured        V-12: every node, address, descriptor and tactic of every graph, equal when captured again; its owners
+                  alive at each replay; defects planted
   server          `vllm serve` over HTTP on the fitted model: chats, completions, streamed, many at once; with --gpus 2
                   also with each layer divided between two GPUs
   wide            the same model at full width, two layers: e2e_dense and attention, if time is left
@@ -34,6 +35,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import bound
 import judge as judging
 import packages
 from judge import Judge
@@ -54,7 +56,16 @@ from sections import (
     needs_kernels,
     table,
 )  # fmt: skip
+from verdicts import model_of
 
+MODELS = {
+    "tiny": "checkpoint.py: gpt-oss of 4 layers, hidden 512, 16 / 2 heads, 8 experts, vocabulary 2048, random weights; 1024 tokens",
+    "sharp": "tiny with an lm_head fitted to say chosen replies (sharp.py), for BF16 KV; names with X, S, C and the server",
+    "sharp8": "the same for FP8 KV: a larger margin, since FP8 rounding moves more",
+    "wide": "gpt-oss of 2 layers at full width: hidden 2880, 64 / 8 heads, 128 experts, vocabulary 8192, random weights",
+}
+# By how many spreads the fitted token leads. The least at which no rounding changes a token: a larger one hides faults.
+MARGINS = {"sharp": 1.0, "sharp8": 2.0}
 # Of what an engine says of itself, what the result keeps.
 FACTS = ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing")
 
@@ -117,8 +128,14 @@ class Run:
         self.plugin = packages.plugin(folder / "site-plugin")
         self.engines = Engines(self.pool, folder / "tiny", self.prompts, self.sites, made="checkpoint")
         self.wide = Engines(self.pool, folder / "wide", self.prompts, self.sites, made="W.checkpoint")
-        self.sharp = Engines(self.pool, folder / "tiny" / "sharp", self.prompts, self.sites, made="sharp")
+        self.sharp, self.sharp8 = (
+            Engines(self.pool, folder / "tiny" / name, self.prompts, self.sites, made=name) for name in MARGINS
+        )
         self.judged: dict[str, list[dict]] = {}
+
+    def fitted(self, name: str) -> Engines:
+        """The fitted model that an engine of this name runs on."""
+        return self.sharp8 if model_of(name) == "sharp8" else self.sharp
 
     def asks(self, *sections: str) -> bool:
         """Whether any of them is asked for."""
@@ -175,25 +192,28 @@ class Run:
         """The fit and all that runs on it."""
         passes = ("hidden.T.eager", "hidden.T.fp8.eager")
         jobs = [self.engines.hidden(name.removeprefix("hidden.")) for name in passes]
-        made = [str(self.folder / "tiny"), str(self.folder / "sharp.json")]
-        arrays = [str(self.folder / f"{name}.npz") for name in passes]
-        jobs.append(Job("sharp", "sharp.py", [*made, *arrays], needs=passes, limit=120))
+        for fit, margin in MARGINS.items():
+            of_fit = passes[: 2 if fit == "sharp8" else 1]
+            made = [str(self.folder / "tiny"), str(self.folder / f"{fit}.json"), str(margin)]
+            arrays = [str(self.folder / f"{name}.npz") for name in of_fit]
+            jobs.append(Job(fit, "sharp.py", [*made, *arrays], needs=of_fit, limit=120))
         if self.asks("captured"):
             jobs.append(Job("cutlass", "cutlass_moe.py", [str(self.folder / "cutlass.json")], limit=240))
             jobs += [
-                self.sharp.soaking(name, min(40.0, self.asked.soak_seconds), 50 + number, beside=40)
+                self.fitted(name).soaking(name, min(40.0, self.asked.soak_seconds), 50 + number, beside=40)
                 for number, name in enumerate(CAPTURED)
             ]
         seconds, least = self.asked.soak_seconds, self.asked.least
-        jobs += [self.sharp.soaking(name, seconds, (SOAKS + EXTRA_SOAKS).index(name), least=least) for name in soaks]
+        numbers = {name: number for number, name in enumerate(SOAKS + EXTRA_SOAKS)}
+        jobs += [self.fitted(name).soaking(name, seconds, numbers[name], least=least) for name in soaks]
         if self.asks("server"):
             here = Path(__file__).resolve().parent
             for name, gpus, flags in SERVERS:
                 if gpus <= self.asked.gpus:
                     jobs.append(self.sharp.serving(name, flags, self.plugin, here, gpus=gpus))
         if self.asks("sharp"):
-            jobs += [self.sharp.known(name, tops="ngram" not in name) for name, _ in KNOWN]
-            jobs.append(self.sharp.known(FAULTS, planted=True))
+            jobs += [self.fitted(name).known(name, tops="ngram" not in name) for name, _ in KNOWN]
+            jobs += [self.fitted(name).known(name, planted=True) for name in FAULTS]
         if self.asks("xqa"):
             names = [name for name, _ in BY_XQA] + ([] if self.asks("sharp") else ["X.F.eager"])
             jobs += [self.sharp.known(name) for name in names]
@@ -252,6 +272,7 @@ class Run:
 def main() -> int:
     """Run, judge, print, write."""
     asked = words()
+    record = bound.Run(__file__)
     folder = asked.work or Path(tempfile.mkdtemp(prefix="vllm-gpu-"))
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -270,6 +291,8 @@ def main() -> int:
         facts = {key: told[key] for key in FACTS if key in told}
         jobs[name] = {"state": ended.state, "seconds": ended.seconds, "last": ended.last, **facts}
     result = {
+        "check": "vllm",
+        "models": MODELS,
         "facts": run.pool.json("facts"),
         "seed": SEED,
         "command": ["tools/gpu/vllm/run_all.py", *_options(asked)],
@@ -279,7 +302,8 @@ def main() -> int:
         "checks": judging.as_json(checks),
         "jobs": jobs,
     }
-    asked.json.write_text(_without(json.dumps(result, indent=1, default=str), folder) + "\n")
+    record.compiled(Path(environment(folder)["FLASHINFER_WORKSPACE_BASE"]))
+    record.write(asked.json, json.loads(_without(json.dumps(result, default=str), folder)))
     wrong = [check for check in checks if check.verdict == "wrong"]
     print(f"\n{time.monotonic() - begun:.0f} s; logs in {folder}")
     print("\n".join(table(checks)))

@@ -6,7 +6,7 @@ import argparse
 
 import judge as judging
 import verdicts
-from judge import LOGIT_LIMIT, MEAN_LIMIT, REGRET_LIMIT, Check, Judge
+from judge import FP8, FP8_QUERIES, PLAIN, Check, Judge
 from plan import Prompts
 from pool import Pool
 
@@ -42,7 +42,7 @@ KNOWN = (
 BY_XQA = (
     ("X.Q.eager", "X.F.eager"), ("X.Q.full", "X.Q.eager"), ("X.Q.compiled", "X.Q.eager"), ("X.Q.default", "X.Q.compiled"),
 )  # fmt: skip
-FAULTS = "X.T.faults.eager"
+FAULTS = ("X.T.faults.eager", "X.T.fp8.faults.eager")
 SOAKS = (
     "S.X.F.default", "S.X.F.fp8.default", "S.X.T.default", "S.X.T.fp8.default", "S.X.T.ngram.default", "S.X.F.ngram.default",
     "S.X.F.full", "S.X.F.fp8.full", "S.X.T.full", "S.X.T.ngram.full", "S.X.T.fp8.ngram.default", "S.X.K.real.default",
@@ -96,26 +96,24 @@ class Sections:
             try:
                 sections[name]()
             except Exception as error:  # what was judged before it is still shown
-                tiny.add(name, "the judging itself", "wrong", f"{type(error).__name__}: {error}")
+                tiny.add(name, "the judging itself", f"{type(error).__name__}: {error}", ("ended well", "==", True))
         return tiny.checks + wide.checks
 
     def _e2e(self, judge: Judge) -> None:
-        limits = (REGRET_LIMIT, MEAN_LIMIT)
         for name, job in (("Marlin", "T.eager"), ("Triton MoE", "T.moetriton.eager")):
-            judge.logits("e2e_dense", f"{name}, prefill against BF16", job, "score", LOGIT_LIMIT)
-            judge.decode_logits("e2e_dense", f"{name}, decode against BF16", job, self.prompts.main, LOGIT_LIMIT)
+            judge.logits("e2e_dense", f"{name}, prefill against BF16", job, "score", "logit rms")
+            judge.decode_logits("e2e_dense", f"{name}, decode against BF16", job, self.prompts.main, "logit rms")
             pairs = list(zip(self.prompts.main, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("e2e_dense", f"{name}, greedy regret", job, pairs, limits)
+            judge.regrets_of("e2e_dense", f"{name}, greedy regret", job, pairs)
         judge.own("e2e_dense", "the reference's own regret", "score")
 
     def _attention(self, judge: Judge) -> None:
         judging.built(judge, "jit")
-        judge.logits("attention", "BF16 KV, prefill against Triton", "F.eager", "T.eager", LOGIT_LIMIT)
-        plain, fp8 = (REGRET_LIMIT, MEAN_LIMIT), (judging.REGRET_LIMIT_FP8, judging.MEAN_LIMIT_FP8)
+        judge.logits("attention", "BF16 KV, prefill against Triton", "F.eager", "T.eager", "logit rms")
         for kind, job, limit, limits in (
-            ("BF16 KV, FlashInfer", "F.eager", LOGIT_LIMIT, plain),
-            ("FP8 KV, FlashInfer", "F.fp8.eager", judging.LOGIT_LIMIT_FP8, fp8),
-            ("FP8 KV, Triton", "T.fp8.eager", judging.LOGIT_LIMIT_FP8_QUERIES, fp8),
+            ("BF16 KV, FlashInfer", "F.eager", "logit rms", PLAIN),
+            ("FP8 KV, FlashInfer", "F.fp8.eager", "logit rms, FP8 KV", FP8),
+            ("FP8 KV, Triton", "T.fp8.eager", "logit rms, FP8 KV and queries", FP8_QUERIES),
         ):
             judge.logits("attention", f"{kind}, prefill", job, "score", limit)
             judge.decode_logits("attention", f"{kind}, decode", job, self.prompts.main, limit)
@@ -123,8 +121,8 @@ class Sections:
             judge.regrets_of("attention", f"{kind}, greedy regret", job, pairs, limits)
         facts = self.pool.json("F.eager") or {}
         if facts:
-            right = judging.verdict(facts.get("attention") == ["FLASHINFER"])
-            judge.add("attention", "backend in use", right, str(facts.get("attention")))
+            used = facts.get("attention")
+            judge.add("attention", "backend in use", str(used), ("backends", "==", ["FLASHINFER"]), backends=used)
 
     def _graphs(self, judge: Judge) -> None:
         prompts = self.prompts.main + self.prompts.mixed
@@ -138,7 +136,7 @@ class Sections:
         prompts = self.prompts.main + self.prompts.mixed
         for kind in ("fake", "real"):
             if kind == "real" and not self.kernels:
-                judge.add("decode_kernels", "real", "not run", "SPARKFORGE_KERNELS_SITE is not set")
+                judge.skip("decode_kernels", "real", "SPARKFORGE_KERNELS_SITE is not set")
                 continue
             name = f"dense.{kind}"
             if not judge.missing("decode_kernels", f"{kind}, layers", name):
@@ -153,7 +151,7 @@ class Sections:
     def _soak(self, judge: Judge) -> None:
         for name in self.asked.soaks:
             if needs_kernels(name) and not self.kernels:
-                judge.add("soak", name, "not run", "SPARKFORGE_KERNELS_SITE is not set")
+                judge.skip("soak", name, "SPARKFORGE_KERNELS_SITE is not set")
             else:
                 verdicts.soak(judge, name, self.asked.least)
         found = [(self.pool.json(name) or {}).get("soak", {}) for name in self.asked.soaks]
@@ -168,21 +166,21 @@ class Sections:
             "differing",
         )
         total = {key: sum(one.get(key, 0) for one in found) for key in keys}
-        said = ", ".join(f"{value} {key}" for key, value in total.items())
-        enough = total["replays"] >= 200_000 and total["compositions"] >= 10_000
-        judge.add("soak", "all together", judging.verdict(enough, not total["differing"]), said, **total)
+        judge.tell("soak", "all together", ", ".join(f"{value} {key}" for key, value in total.items()), **total)
 
     def _sharp(self, judge: Judge) -> None:
-        verdicts.fitted(judge)
+        for fitted in ("sharp", "sharp8"):
+            verdicts.fitted(judge, fitted)
         wanted = self.prompts.replies["main"] + self.prompts.replies["mixed"]
         for name, base in KNOWN:
             verdicts.known(judge, f"{name} as {base}" if name != base else name, name, base, wanted)
-        verdicts.planted(judge, FAULTS, wanted)
+        for name in FAULTS:
+            verdicts.planted(judge, name, wanted)
 
     def _servers(self, judge: Judge) -> None:
         for name, gpus, _ in SERVERS:
             if gpus > self.asked.gpus:
-                judge.add("server", name, "not run", f"needs {gpus} GPUs (--gpus)")
+                judge.skip("server", name, f"needs {gpus} GPUs (--gpus)")
             else:
                 verdicts.server(judge, name)
 
@@ -199,10 +197,10 @@ class Sections:
     def _wide_checks(self, judge: Judge) -> None:
         prompts = self.prompts.main
         for job in ("W.T.eager", "W.F.default"):
-            judge.logits("wide", f"{job[2:]}, prefill against BF16", job, "W.score", LOGIT_LIMIT)
-            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, LOGIT_LIMIT)
+            judge.logits("wide", f"{job[2:]}, prefill against BF16", job, "W.score", "logit rms")
+            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, "logit rms")
             pairs = list(zip(prompts, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs, (REGRET_LIMIT, MEAN_LIMIT))
+            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs)
 
 
 def table(checks: list[Check], most: int = 42) -> list[str]:

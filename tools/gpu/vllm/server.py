@@ -21,6 +21,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import bound
+
 NAME = "tiny"
 PLAIN = {"model": NAME, "temperature": 0.0, "ignore_eos": True, "return_token_ids": True}
 # No proxy of the environment: the server is here.
@@ -146,3 +148,4 @@ def main(path: Path) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
+    bound.tell()

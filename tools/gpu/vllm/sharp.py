@@ -1,10 +1,10 @@
 """A gpt-oss that knows its replies by heart, with a margin: eager and graphs must then agree on every token.
 
-    python sharp.py FOLDER JSON HIDDEN.npz...
+    python sharp.py FOLDER JSON MARGIN HIDDEN.npz...
 
 A random model has near ties, where the order of additions decides; no demand for equal tokens is sound on it. Here the
 layers stay those of the random model, and lm_head alone is fitted: on what the layers make of each prompt and its
-reply (chosen beforehand, at random), until the reply's token is the likeliest at each place by MARGIN spreads, the
+reply (chosen beforehand, at random), until the reply's token is the likeliest at each place by a margin in spreads, the
 spread being that of a place's logits, and after MXFP4 has rounded lm_head. What the layers make of a text does not
 depend on lm_head, so one pass is enough. Engines with BF16 and with FP8 KV give a pass each: the margin holds in all.
 
@@ -19,6 +19,7 @@ import sys
 import time
 from pathlib import Path
 
+import bound
 import chats
 import exact
 import numpy as np
@@ -26,7 +27,6 @@ import torch
 from plan import Prompts
 from safetensors.torch import load_file, save_file
 
-MARGIN = 2.0  # in spreads; the run measures by how much rounding moves the distance of two logits
 SPREAD = 2.5
 VOCAB = 2048
 LEAST_ROUNDS, ROUNDS = 100, 600
@@ -43,8 +43,8 @@ def margins(logits: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return mine - logits.scatter(1, wanted[:, None], -torch.inf).max(dim=1).values
 
 
-def fit(hidden: torch.Tensor, wanted: torch.Tensor, start: torch.Tensor) -> tuple[torch.Tensor, dict]:
-    """An lm_head [V, H] that says `wanted` [N] for each of `hidden` [N, H] by MARGIN, after MXFP4 rounding.
+def fit(hidden: torch.Tensor, wanted: torch.Tensor, start: torch.Tensor, margin: float) -> tuple[torch.Tensor, dict]:
+    """An lm_head [V, H] that says `wanted` [N] for each of `hidden` [N, H] by `margin` spreads, after MXFP4 rounding.
 
     Adam on the squared distance from the margin, from both sides: a token that led by far would hide faults. Rounding
     moves every logit a little, so where the rounded weights lack margin more is asked for.
@@ -52,7 +52,7 @@ def fit(hidden: torch.Tensor, wanted: torch.Tensor, start: torch.Tensor) -> tupl
     weight, first, second = start.clone(), torch.zeros_like(start), torch.zeros_like(start)
     spread = (hidden @ start.T).std(dim=1).mean()
     soft, best, told = spread / 4, None, {"least": -torch.inf}
-    need = torch.full((len(wanted),), 1.1 * MARGIN, device=hidden.device) * spread
+    need = torch.full((len(wanted),), 1.1 * margin, device=hidden.device) * spread
     for number in range(1, ROUNDS + 1):
         logits = hidden @ weight.T
         mine = logits.gather(1, wanted[:, None]).squeeze(1)
@@ -64,9 +64,9 @@ def fit(hidden: torch.Tensor, wanted: torch.Tensor, start: torch.Tensor) -> tupl
             least = float(lead.min() / spread)
             if least > told["least"]:
                 best, told = kept, {"rounds": number, "least": least, "spread": float(spread)}
-            if least >= MARGIN:
+            if least >= margin:
                 return kept, told
-            need = torch.where(lead < 1.05 * MARGIN * spread, need + 0.05 * spread, need)
+            need = torch.where(lead < 1.05 * margin * spread, need + 0.05 * spread, need)
         pull = torch.softmax(others, dim=1) * short[:, None]
         pull.scatter_(1, wanted[:, None], -short[:, None])
         slope = pull.T @ hidden
@@ -74,14 +74,14 @@ def fit(hidden: torch.Tensor, wanted: torch.Tensor, start: torch.Tensor) -> tupl
         second.mul_(0.99).addcmul_(slope, slope, value=0.01)
         rate = 0.02 / (1 + number / 30)
         weight -= rate * (first / (1 - 0.9**number)) / ((second / (1 - 0.99**number)).sqrt() + 1e-12)
-    if told["least"] < MARGIN / 2:
+    if told["least"] < margin / 2:
         raise SystemExit(f"lm_head was not found: {told}")
     return best, told  # the check of the margin says so
 
 
-def write(folder: Path, head: torch.Tensor) -> None:
-    """FOLDER/sharp/mxfp4: the files of FOLDER/mxfp4, with another lm_head."""
-    source, home = folder / "mxfp4", folder / "sharp" / "mxfp4"
+def write(folder: Path, name: str, head: torch.Tensor) -> None:
+    """FOLDER/NAME/mxfp4: the files of FOLDER/mxfp4, with another lm_head."""
+    source, home = folder / "mxfp4", folder / name / "mxfp4"
     home.mkdir(parents=True, exist_ok=True)
     where = json.loads((source / "model.safetensors.index.json").read_text())["weight_map"]
     for path in source.iterdir():
@@ -94,8 +94,8 @@ def write(folder: Path, head: torch.Tensor) -> None:
     chats.write(home, VOCAB)
 
 
-def main(folder: Path, out: Path, seen: list[Path]) -> None:
-    """Fit and write; say how well it went."""
+def main(folder: Path, out: Path, margin: float, seen: list[Path]) -> None:
+    """Fit and write FOLDER/STEM, STEM being that of the JSON; say how well it went."""
     begun = time.monotonic()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     prompts = Prompts(VOCAB).with_chats(VOCAB)
@@ -106,7 +106,7 @@ def main(folder: Path, out: Path, seen: list[Path]) -> None:
     hidden = torch.cat(passes)
     generator = torch.Generator().manual_seed(20261121)
     start = torch.randn(VOCAB, hidden.shape[1], generator=generator) * SPREAD / hidden.shape[1] ** 0.5
-    head, told = fit(hidden, wanted.repeat(len(passes)), start.to(device))
+    head, told = fit(hidden, wanted.repeat(len(passes)), start.to(device), margin)
     for path, one in zip(seen, passes, strict=True):
         lead = margins(one @ head.T, wanted) / told["spread"]
         apart = (one - passes[0]).norm(dim=1) / passes[0].norm(dim=1)
@@ -114,9 +114,10 @@ def main(folder: Path, out: Path, seen: list[Path]) -> None:
             "least": float(lead.min()), "median": float(lead.median()),
             "apart from the first": {"mean": float(apart.mean()), "most": float(apart.max())},
         }  # fmt: skip
-    write(folder, head)
-    out.write_text(json.dumps({"places": len(wanted), "seconds": time.monotonic() - begun, "margin": MARGIN, **told}))
+    write(folder, out.stem, head)
+    out.write_text(json.dumps({"places": len(wanted), "seconds": time.monotonic() - begun, "margin": margin, **told}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), [Path(one) for one in sys.argv[3:]])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), [Path(one) for one in sys.argv[4:]])
+    bound.tell()

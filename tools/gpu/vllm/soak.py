@@ -17,7 +17,8 @@ def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of 
     """Answer requests of the catalogue until the time is over; each reply is compared with the one in it.
 
     step: "catalogue", "seconds", "seed", and if given "until", a time of day at which it ends however long it has run,
-    and "least", of each count as many: where it has had all of them it ends before its time.
+    "least", of each count as many (of "replays" those that `watch.soaked` names): where it has had all of them it ends
+    before its time, and "at_once", numbers of requests at once to choose from.
 
     A reply that differs is kept, once for each text, to be judged by its regret: another batch is another order of
     additions, and a near tie may fall otherwise.
@@ -33,7 +34,8 @@ def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of 
     asked: dict[str, int] = {}
     equal = differing = 0
     kept: dict[tuple, dict] = {}
-    before, least = watch.counts(), step.get("least", {})
+    before = watch.counts()
+    least = {watch.soaked(llm) if name == "replays" else name: count for name, count in step.get("least", {}).items()}
     begun = time.monotonic()
     ends = begun + min(step["seconds"], step.get("until", math.inf) - time.time())
     number, over = 0, False
@@ -45,7 +47,7 @@ def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of 
             if over and not asked:
                 break
             if chance.random() < 0.02:
-                wanted = chance.choice(AT_ONCE)
+                wanted = chance.choice(step.get("at_once", AT_ONCE))
             if not over and len(asked) < wanted:
                 which = chance.randrange(len(catalogue))
                 number += 1

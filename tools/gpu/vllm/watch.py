@@ -104,15 +104,19 @@ def install() -> None:
             # What a whole graph for decode can take: as many tokens of each request, one and the drafts.
             each, most = self.uniform_decode_query_len, self.compilation_config.max_cudagraph_capture_size or 0
             uniform = set(scheduled.values()) == {each} and each * len(scheduled) <= most
+            pieces = COUNTS["replays PIECEWISE"]
             COUNTS["uniform"] += uniform
             COUNTS["other small"] += not uniform and sum(scheduled.values()) <= most  # these are replayed in pieces
-        return execute(self, scheduler_output, *args, **kwargs)
+        out = execute(self, scheduler_output, *args, **kwargs)
+        if scheduled:
+            COUNTS["steps PIECEWISE"] += COUNTS["replays PIECEWISE"] > pieces
+        return out
 
     GPUModelRunner.execute_model = execute_model
 
 
 def _count_by_mode() -> None:
-    """Count replays of whole graphs and of pieces apart."""
+    """Count replays of whole graphs and of pieces apart, and of each whole graph: those hold the attention."""
     from vllm.compilation.cuda_graph import CUDAGraphWrapper
     from vllm.forward_context import get_forward_context, is_forward_context_available
 
@@ -123,7 +127,10 @@ def _count_by_mode() -> None:
         out = call(self, *args, **kwargs)
         # Wrappers lie within one another; the one whose turn it is replays.
         if is_forward_context_available() and get_forward_context().cudagraph_runtime_mode == self.runtime_mode:
-            COUNTS[f"replays {self.runtime_mode.name}"] += COUNTS["replays"] - before
+            done = COUNTS["replays"] - before
+            COUNTS[f"replays {self.runtime_mode.name}"] += done
+            if done and self.runtime_mode.name == "FULL":
+                COUNTS[f"graph of {get_forward_context().batch_descriptor.num_tokens} tokens"] += done
         return out
 
     CUDAGraphWrapper.__call__ = counted
@@ -170,6 +177,12 @@ def since(before: Counter) -> dict[str, int]:
     """What was counted since then; `largest` as it stands."""
     now = counts()
     return {name: value if name == "largest" else value - before[name] for name, value in now.items()}
+
+
+def soaked(llm) -> str:
+    """Count of what a soak is for: replays of graphs that hold attention, or where there is none, steps in pieces."""
+    mode = str(llm.llm_engine.vllm_config.compilation_config.cudagraph_mode)
+    return "replays FULL" if "FULL" in mode else "steps PIECEWISE"
 
 
 def runner_of(llm):
