@@ -114,7 +114,7 @@ def describe(root: Path, python: Path, archs: Sequence[Arch], options: Mapping[s
         **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
         "CUDA_HOME": str(root / "toolkit"),
         "CUDA_VISIBLE_DEVICES": "",
-        "FLASHINFER_CUDA_ARCH_LIST": " ".join(arch.flashinfer for arch in archs),
+        "FLASHINFER_CUDA_ARCH_LIST": " ".join(arch.text for arch in archs),
         "FLASHINFER_WORKSPACE_BASE": str(root / "ops"),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

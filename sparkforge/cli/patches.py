@@ -10,7 +10,6 @@ from invoke.tasks import task
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
 from sparkforge.core.errors import BadInput, CheckFailed
-from sparkforge.patches import listing
 
 _UPSTREAM = "vllm or flashinfer; all where none is named"
 _PATH = "the work tree; build/edit/UPSTREAM where none is named"
@@ -20,17 +19,24 @@ _PATH = "the work tree; build/edit/UPSTREAM where none is named"
 def list_(_: Context, upstream: str = "", only: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
     """Every patch: id, title, status and lines; with --only its files, tests, and when it can go."""
     from sparkforge.patches import place
+    from sparkforge.patches.series import load
 
     at = place.places(*opened(stack, as_json=json), names=(upstream,) if upstream else ())
-    rows = [row for row in listing.rows(at) if only in {"", row.id}]
+    mails = [(one.name, mail) for one in at for mail in load(one.folder).mails(one.git)]
+    rows = [mail.facts(name) for name, mail in mails if only in {"", mail.id}]
     if not rows:
         raise BadInput(f"no patch is {only}", do="invoke patches.list")
     if json:
         put(rows)
     elif only:
-        print(console.table(("", ""), [line for row in rows for line in listing.details(row)]))
+        said = ((name.replace("_", " "), value) for row in rows for name, value in row.items())
+        print(console.table(("", ""), [(n, "\n".join(v) if isinstance(v, tuple) else v) for n, v in said]))
     else:
-        print(console.table(listing.HEAD, [listing.cells(row) for row in rows]))
+        cells = [
+            (row["id"], row["title"], row["upstream_status"].partition(" ")[0], f"+{row['added']} -{row['removed']}")
+            for row in rows
+        ]
+        print(console.table(("id", "title", "status", "lines"), cells))
         console.say("\nMore on one of them: invoke patches.list --only ID")
 
 
@@ -136,13 +142,14 @@ def prove(
     from sparkforge.environments import cuda, patched, venv
     from sparkforge.environments.prove import prove as proofs
     from sparkforge.patches import place
+    from sparkforge.patches.series import load
 
     of_stack, store = opened(stack, as_json=json)
     places = place.places(of_stack, store)
     wanted = [only] if only else []
     if upstream and not only:
         at = place.place(of_stack, store, upstream)
-        wanted = [row.id for row in listing.rows([at])]
+        wanted = [mail.id for mail in load(at.folder).mails(at.git)]
     python = venv.ensure(store, of_stack).python
     with patched.default(store, of_stack.upstreams, places, python, cuda.of_store(store)) as env:
         found = proofs(places, env, store, only=wanted, jobs=jobs)

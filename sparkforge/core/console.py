@@ -33,7 +33,7 @@ _quiet = False
 
 
 def quiet(on: bool = True) -> None:
-    """Keep standard output for `--json`: say nothing to people but warnings."""
+    """Say nothing to people but warnings, for `--json`."""
     global _quiet  # noqa: PLW0603  one process, one terminal
     _quiet = on
 
@@ -46,13 +46,13 @@ def say(text: str = "") -> None:
 
 def warn(text: str) -> None:
     """Print a line that asks for attention, even when quiet."""
-    print(f"{_painted('warning', sys.stderr)}: {text}", file=sys.stderr, flush=True)
+    print(f"{_painted('warning')}: {text}", file=sys.stderr, flush=True)
 
 
 def step(mark: str, text: str) -> None:
     """Print a line about a step, with a mark such as `cached` or `plan` in front."""
     if not _quiet:
-        say(f"[{_painted(mark, sys.stderr)}] {text}")
+        say(f"[{_painted(mark)}] {text}")
 
 
 def mib(size: float) -> str:
@@ -93,8 +93,13 @@ class Meter:
     _bar: Progress | None = None
 
     def __enter__(self) -> Self:
-        if _moves(sys.stderr) and not _quiet:
-            self._bar = _bar(self.what, self.total)
+        if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not _quiet:
+            from rich import progress  # noqa: PLC0415  as in `table`
+            from rich.console import Console  # noqa: PLC0415
+
+            shows = (progress.TextColumn("  {task.description}"), progress.BarColumn(), progress.DownloadColumn())
+            self._bar = progress.Progress(*shows, console=Console(stderr=True), transient=True)
+            self._bar.add_task(self.what, total=self.total or None)
             self._bar.start()
         return self
 
@@ -139,34 +144,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, width: in
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def _moves(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
 def _colours(stream: TextIO) -> bool:
-    return _moves(stream) and not os.environ.get("NO_COLOR")
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
-def _painted(word: str, stream: TextIO) -> str:
-    if not _colours(stream):
+def _painted(word: str) -> str:
+    if not _colours(sys.stderr):
         return word
     from rich.style import Style  # noqa: PLC0415  as in `table`
 
     return Style.parse(_STYLE_OF.get(word.strip(), "bold")).render(word)
-
-
-def _bar(what: str, total: int) -> Progress:
-    from rich.console import Console  # noqa: PLC0415  as in `table`
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    shows = (TextColumn("  {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    bar = Progress(*shows, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-    bar.add_task(what, total=total or None)
-    return bar

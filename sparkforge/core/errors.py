@@ -1,20 +1,20 @@
 """Every failure that a user can meet.
 
-The policy: an error is one line of what went wrong, one of why, one of what to do about it. The class
-decides the exit status, and `sparkforge.core.program` is the one place that turns it into one: 0 done, 1 a check
-failed, 2 wrong usage or bad input, 3 the environment lacks something. A traceback is a bug of ours.
+The policy: an error says in one line each what went wrong, why, and what to do. Its class decides the exit status,
+which `sparkforge.core.program` sets: 0 done, 1 a check failed, 2 wrong usage or bad input, 3 the environment lacks
+something. A traceback is a bug.
 """
 
 from __future__ import annotations
 
 
 class SparkforgeError(Exception):
-    """A failure with its sentence, its reason and its remedy.
+    """A failure.
 
     Attributes:
-        what: one line, without a full stop: what failed.
-        why: one line: the fact behind it. May be empty.
-        do: the command or the edit that mends it. May be empty.
+        what: what failed, in one line without a full stop.
+        why: the fact behind it; may be empty.
+        do: the command or edit that fixes it; may be empty.
     """
 
     status = 1
@@ -26,27 +26,22 @@ class SparkforgeError(Exception):
         super().__init__(what)
 
     def __str__(self) -> str:
-        lines = [self.what]
-        if self.why:
-            lines.append(f"  why: {self.why}")
-        if self.do:
-            lines.append(f"  do:  {self.do}")
-        return "\n".join(lines)
+        return self.what + (f"\n  why: {self.why}" if self.why else "") + (f"\n  do:  {self.do}" if self.do else "")
 
 
 class CheckFailed(SparkforgeError):  # noqa: N818  the name is the verdict that users read
-    """Something was looked at and is not as it must be."""
+    """A check found something wrong."""
 
     status = 1
 
 
 class BadInput(SparkforgeError):  # noqa: N818  as above
-    """Wrong usage, or a file of the user's that says something impossible."""
+    """Wrong usage, or a file of the user's with impossible content."""
 
     status = 2
 
 
 class EnvironmentLacks(SparkforgeError):  # noqa: N818  as above
-    """The machine lacks a program, a right, disk or an index; `do` says the command that mends it."""
+    """The machine lacks a program, a permission, disk space or an index; `do` is the command that fixes it."""
 
     status = 3

@@ -1,4 +1,4 @@
-"""Hashes: of files, of everything that a step reads, and of files that must be what a recipe says."""
+"""Hashes of files, of everything that a step reads, and checks of files against the hash in a recipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_tree(path: Path) -> str:
-    """SHA-256 over every file below a directory: relative name, executable bit, content; links as links."""
+    """SHA-256 over every file below a directory: name, executable bit, content; a link counts as a link."""
     total = hashlib.sha256()
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -43,10 +43,10 @@ def sha256_tree(path: Path) -> str:
 
 
 def key_of(*parts: Part) -> str:
-    """Hash of all that a step reads; a Path stands for its content, not for its name.
+    """Hash of everything that a step reads; a Path counts with its content, not its name.
 
     Raises:
-        CheckFailed: a path is not there.
+        CheckFailed: a path does not exist.
     """
     return sha256_bytes(json.dumps([_plain(part) for part in parts], sort_keys=True).encode())
 
@@ -57,7 +57,7 @@ def _plain(part: Part) -> object:
             return {"tree": sha256_tree(part)}
         if part.is_file():
             return {"file": sha256_file(part)}
-        raise CheckFailed("an input of this step is not there", why=str(part))
+        raise CheckFailed("an input of this step does not exist", why=str(part))
     if isinstance(part, bytes):
         return {"bytes": sha256_bytes(part)}
     if isinstance(part, Mapping):
@@ -68,19 +68,18 @@ def _plain(part: Part) -> object:
 
 
 def verify_file(path: Path, sha256: str, *, where: str, do: str = "") -> None:
-    """Hold a file against the hash that a recipe gives.
+    """Check a file against the hash in a recipe.
 
-    A verified file leaves a stamp (size, mtime in ns, inode, hash) beside it, so that looking again costs one
-    stat; a file that changed in any of these is hashed anew.
+    A verified file gets a stamp beside it (size, mtime in ns, inode, hash), so that the next check costs one stat.
 
     Args:
         path: the file.
         sha256: hex digest that it must have.
-        where: the recipe line that says so, named in the error.
+        where: the recipe line with the hash, for the error.
         do: the remedy.
 
     Raises:
-        CheckFailed: the content is another; names the file, both hashes and the recipe line.
+        CheckFailed: the hash differs; names the file, both hashes and the recipe line.
     """
     status = path.stat()
     seen = f"{status.st_size} {status.st_mtime_ns} {status.st_ino} {sha256}"
@@ -91,13 +90,13 @@ def verify_file(path: Path, sha256: str, *, where: str, do: str = "") -> None:
     if found != sha256:
         stamp.unlink(missing_ok=True)
         raise CheckFailed(
-            f"{path.name} is not the file that is pinned",
+            f"{path.name} is not the pinned file",
             why=f"{path}: sha256 {found}, wanted {sha256} ({where})",
-            do=do or f"rm {path}  and run again: it is fetched anew",
+            do=do or f"rm {path}, then run again to fetch it anew",
         )
     try:
         beside = stamp.with_name(f"{stamp.name}.{os.getpid()}")
         beside.write_text(seen)
         beside.replace(stamp)
-    except OSError:  # a read-only store is verified anew each time
+    except OSError:  # in a read-only store every check hashes
         return

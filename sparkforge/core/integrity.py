@@ -1,7 +1,7 @@
-"""Is what the store holds still what was stored? Looked at before it is used, at the cost of a few stats.
+"""Finds damage in the store before a result is used, at the cost of a few stats.
 
-Results carry a seal (the SHA-256 of each of their files); the git repository is its own seal. Both are checked in
-full when a file's size, time or inode changed since the last look, and taken as they were when not.
+A result has a seal: the SHA-256 of each of its files. Git checks its own repository. Both are checked in full if a
+file's size, time or inode changed since the last check, and otherwise trusted.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _STAMP = ".seal.stamp"
 
 
 def seal(folder: Path) -> None:
-    """Write down the hash of every file below a finished result."""
+    """Record the hash of every file of a finished result."""
     hashes = {str(file.relative_to(folder)): sha256_file(file) for file in files_below(folder)}
     (folder / SEAL).write_bytes(msgspec.json.encode(hashes))
 
 
 def sound(folder: Path) -> bool:
-    """Whether a sealed result is there.
+    """Whether there is a sealed result, undamaged.
 
     Raises:
-        CheckFailed: it is there and a file of it is another than when it was stored.
+        CheckFailed: a file is not what was stored.
     """
     if not (folder / SEAL).is_file():
         return False
@@ -44,14 +44,14 @@ def sound(folder: Path) -> bool:
             raise CheckFailed(
                 f"a stored object is damaged: {name}",
                 why=f"{folder / name}: sha256 {found.get(name, 'none')}, stored as {wanted.get(name, 'none')}",
-                do=f"rm -r {folder}  and run again: it is made anew",
+                do=f"rm -r {folder}, then run again to make it anew",
             )
     write_file(stamp, now.encode())
     return True
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Files below a folder, sorted, without bytecode caches and the seal."""
+    """Files below a folder, sorted, without bytecode and the seal."""
     found = []
     for below, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__"]
@@ -60,9 +60,7 @@ def files_below(folder: Path) -> list[Path]:
 
 
 def stamp_of(files: list[Path]) -> str:
-    """Hash of the sizes, times and inodes of files: cheap to compute, changed by any edit."""
-    lines = []
-    for file in files:
-        status = file.lstat()
-        lines.append(f"{file} {status.st_size} {status.st_mtime_ns} {status.st_ino}")
+    """Hash of names, sizes, times and inodes: cheap, and changed by any edit."""
+    found = [(file, file.lstat()) for file in files]
+    lines = [f"{file} {status.st_size} {status.st_mtime_ns} {status.st_ino}" for file, status in found]
     return sha256_bytes("\n".join(lines).encode())

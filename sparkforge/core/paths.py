@@ -1,11 +1,10 @@
-"""Where the parts of a checkout stand."""
+"""Folders of a checkout."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PATCHES = ROOT / "patches"
 KERNELS = ROOT / "kernels"
 RECIPES = ROOT / "recipes"
 STACKS = RECIPES / "stacks"
@@ -14,7 +13,7 @@ RESULTS = ROOT / "results"
 
 
 def shown(path: Path) -> str:
-    """Path as a person would type it: relative to the checkout or to the working directory where it can be."""
+    """Path as a person would type it: relative to the checkout or to the working directory, if it is below one."""
     for base in (ROOT, Path.cwd()):
         if path.is_relative_to(base):
             return str(path.relative_to(base))

@@ -1,4 +1,4 @@
-"""A build as a chain of steps, each of which says what it does, why it is or is not cached, and how long it took."""
+"""A build as a chain of steps; each says what it does, why it is or is not cached, and how long it took."""
 
 from __future__ import annotations
 
@@ -18,20 +18,13 @@ T = TypeVar("T")
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What a step read the last time, by name; tells why it is not cached now."""
+    """Hashes of what a step read the last time, by name."""
 
     inputs: dict[str, str]
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """One step of a finished build, for the manifest.
-
-    Attributes:
-        name: the step.
-        cached: nothing had to be done.
-        why: the reason, in words.
-        seconds: wall time of the step.
-    """
+    """A step that ran, for the manifest: whether and why it was cached, and its wall time."""
 
     name: str
     cached: bool
@@ -41,11 +34,11 @@ class Ran(msgspec.Struct, frozen=True):
 
 @dataclass
 class Pipeline:
-    """Runs steps in order and remembers what each of them read.
+    """Runs steps in order and records what each of them read.
 
     Attributes:
-        store: where records are kept.
-        line: what is built (stack, target, platform); records of other lines are not compared.
+        store: holds the records.
+        line: what is built (stack, target, platform); each line has records of its own.
         dry: only say what would be done.
     """
 
@@ -66,19 +59,19 @@ class Pipeline:
         """Take a step's result from the store, or make it.
 
         Args:
-            name: what people see.
-            inputs: hash of each thing that the step reads, by name; None where an earlier step was only planned.
-            look: the finished result, or None.
-            make: make it.
-            shows: a few words on the result.
+            name: shown to people.
+            inputs: hash of each thing that the step reads, by name; None if an earlier step was only planned.
+            look: finds the finished result, or None.
+            make: makes it.
+            shows: describes the result in a few words.
 
         Returns:
-            The result; None in a dry run in which it would have to be made.
+            The result; None if a dry run would have to make it.
         """
         begun = time.monotonic()
         known = None if None in inputs.values() else look()
         if known is not None:
-            why = "cached: nothing that it reads has changed"
+            why = "cached: its inputs did not change"
             self._said(name, cached=True, why=why, words=shows(known), seconds=time.monotonic() - begun)
             self._remember(name, inputs)
             return known

@@ -1,4 +1,4 @@
-"""A container platform, spelled for every tool that wants it otherwise."""
+"""A container platform, spelled for every tool."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sparkforge.core.errors import BadInput, EnvironmentLacks
 
 @dataclass(frozen=True)
 class Platform:
-    """One of the two platforms that images are made for.
+    """One of the two platforms that images are built for.
 
     Attributes:
         debian: amd64 or arm64, also the OCI word.
         machine: x86_64 or aarch64, as `uname -m` and wheel tags say it.
-        elf_machine: e_machine of its ELF files.
+        elf_machine: `e_machine` of its ELF files.
     """
 
     debian: str
@@ -24,7 +24,7 @@ class Platform:
 
     @property
     def oci(self) -> str:
-        """As an engine takes it: linux/arm64."""
+        """For engines: linux/arm64."""
         return f"linux/{self.debian}"
 
     @property
@@ -33,7 +33,7 @@ class Platform:
         return f"{self.machine}-linux-gnu"
 
     def uv(self, glibc: str) -> str:
-        """As uv's --python-platform takes it; glibc is "2_36" for Debian 12, "2_39" for Ubuntu 24.04."""
+        """For uv's --python-platform; glibc is "2_36" for Debian 12, "2_39" for Ubuntu 24.04."""
         return f"{self.machine}-manylinux_{glibc}"
 
     @classmethod
@@ -41,20 +41,20 @@ class Platform:
         """Platform from linux/arm64, arm64 or aarch64.
 
         Raises:
-            BadInput: not one that we build for.
+            BadInput: images are not built for it.
         """
         word = text.removeprefix("linux/")
         for known in (AMD64, ARM64):
             if word in (known.debian, known.machine):
                 return known
-        raise BadInput(f"{text!r} is no platform that we build for", do="--platform linux/arm64 or linux/amd64")
+        raise BadInput(f"images are not built for platform {text!r}", do="--platform linux/arm64 or linux/amd64")
 
     @classmethod
     def host(cls) -> Platform:
         """The platform of this machine.
 
         Raises:
-            EnvironmentLacks: it is neither.
+            EnvironmentLacks: images are not built for it.
         """
         try:
             return cls.parse(host.machine())

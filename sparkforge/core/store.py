@@ -1,4 +1,4 @@
-"""The store: what steps computed, under the hash of what they read; nothing in it is ever half written."""
+"""The store: results of steps, under the hash of their inputs; nothing in it is ever half written."""
 
 from __future__ import annotations
 
@@ -19,20 +19,16 @@ _PARTIAL = ".partial-"
 
 @dataclass(frozen=True)
 class Store:
-    """A directory of results: `<kind>/<key>/`, a bare git repository and verified downloads.
-
-    Attributes:
-        root: the directory.
-    """
+    """A directory of results (`<kind>/<key>/`), a bare git repository and verified downloads."""
 
     root: Path
 
     @classmethod
     def open(cls, root: Path | None = None) -> Store:
-        """Store at `root`, else $SPARKFORGE_STORE, else the user's cache directory; made if it is not there.
+        """Store at `root`, else $SPARKFORGE_STORE, else in the user's cache directory; created if needed.
 
         Raises:
-            EnvironmentLacks: the place cannot be written.
+            EnvironmentLacks: it cannot be created.
         """
         if root is None:
             named = os.environ.get("SPARKFORGE_STORE")
@@ -43,23 +39,25 @@ class Store:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as refused:
             raise EnvironmentLacks(
-                "the store cannot be made", why=str(refused), do="SPARKFORGE_STORE=/a/place/you/can/write"
+                "the store cannot be created",
+                why=str(refused),
+                do="set SPARKFORGE_STORE to a folder that you can write",
             ) from refused
         return cls(root)
 
     def path(self, kind: str, key: str) -> Path:
-        """Where the result of a kind under a key stands, or would."""
+        """Place of a result, whether it exists or not."""
         if not key or "/" in key or key.startswith("."):
-            raise BadInput(f"{key!r} is no key of the store")
+            raise BadInput(f"{key!r} is not a key of the store")
         return self.root / kind / key
 
     def has(self, kind: str, key: str) -> bool:
-        """Whether that result is there, whole."""
+        """Whether the store has that result."""
         return self.path(kind, key).exists()
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:
-        """Hold a lock of the store; the kernel drops it with the process, so none stays behind a kill."""
+        """Hold a lock of the store; the kernel releases it when the process ends, even if it is killed."""
         folder = self.root / "locks"
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / f"{name}.lock"):
@@ -67,10 +65,9 @@ class Store:
 
     @contextmanager
     def writing(self, kind: str, key: str) -> Iterator[Path]:
-        """A temporary directory that becomes the result when the block ends well and vanishes when not.
+        """A temporary directory that becomes the result, or vanishes if the block raises.
 
-        One process writes a key at a time; a second one waits and then writes over nothing: callers look with
-        `has` again inside, or simply let their equal result be dropped.
+        One process writes a key at a time. A second one waits; its result, which is equal, is then dropped.
         """
         final = self.path(kind, key)
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -90,10 +87,7 @@ class Store:
                 raise
 
     def sweep(self) -> list[Path]:
-        """Remove what killed runs left half written; returns what went.
-
-        Only what no living process holds the lock of is removed.
-        """
+        """Remove what killed runs left half written, and return it; what a living process has locked stays."""
         gone: list[Path] = []
         for left in self.root.glob(f"*/{_PARTIAL}*"):
             kind, key = left.parent.name, left.name.removeprefix(_PARTIAL).rpartition("-")[0]
@@ -125,7 +119,7 @@ def remove(path: Path) -> None:
 
 
 def write_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a file beside its place and rename it into place; a reader sees the old or the new one, whole."""
+    """Write a file under another name and rename it, so that a reader sees the old or the new one, whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, beside = tempfile.mkstemp(prefix=_PARTIAL, dir=path.parent)
     try:
@@ -137,4 +131,4 @@ def write_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         Path(beside).replace(path)
     except OSError as failed:
         Path(beside).unlink(missing_ok=True)
-        raise CheckFailed(f"{path} could not be written", why=str(failed)) from failed
+        raise CheckFailed(f"cannot write {path}", why=str(failed)) from failed

@@ -1,4 +1,4 @@
-"""Objects of a repository in bulk: files of trees, contents, differences, and new commits, one process for each."""
+"""Objects in bulk, with one process for any number: files of trees, contents, differences, new commits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ _EPOCH = "Thu, 1 Jan 1970 00:00:00 +0000"
 
 @dataclass(frozen=True)
 class TreeEntry:
-    """One file of a tree.
-
-    Attributes:
-        mode: git's file mode, "100644", "100755", "120000" or "160000".
-        blob: object id of its content.
-        path: name below the tree's root, with slashes.
-    """
+    """One file of a tree: git's mode (such as "100644"), id of its content, path below the root."""
 
     mode: str
     blob: str
@@ -32,12 +26,12 @@ class TreeEntry:
 
 @dataclass(frozen=True)
 class NewCommit:
-    """A commit to be written, on the one before it.
+    """A commit to be written.
 
     Attributes:
         message: its bytes.
         files: changes by path: a file with a stored blob, the mode and content of a new one, or None to remove it.
-        author: `name <email> date`, with the date as mails have it; "" for the committer.
+        author: `name <email> date`, with the date as in mails; "" for the committer.
     """
 
     message: bytes
@@ -73,7 +67,7 @@ def _listed(said: bytes, *, blob: int) -> dict[str, TreeEntry]:
 
 
 def contents(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
-    """Content of objects by name (an id, or TREE:PATH); None where there is none or it is no blob."""
+    """Content of blobs by name (an id, or TREE:PATH); None if there is no such blob."""
     asked = [name for name in dict.fromkeys(names) if "\n" not in name]
     if not asked:
         return {}
@@ -96,7 +90,7 @@ def contents(git: Git, names: Iterable[str]) -> dict[str, bytes | None]:
 
 
 def changed(git: Git, before: str, after: str) -> dict[str, tuple[TreeEntry | None, TreeEntry | None]]:
-    """Paths in which two trees differ, with both sides; a rename is a file that goes and one that comes."""
+    """Paths in which two trees differ, with both sides; a rename is a removed and an added file."""
     found: dict[str, tuple[TreeEntry | None, TreeEntry | None]] = {}
     said = git.run("diff-tree", "-r", "-z", "--no-renames", "--full-index", before, after)
     fields = said.decode("utf-8", "surrogateescape").split("\0")
@@ -116,11 +110,11 @@ def stage(git: Git, files: Iterable[TreeEntry]) -> None:
 
 
 def write_commits(git: Git, start: str, commits: Sequence[NewCommit]) -> tuple[Made, ...]:
-    """Commits, each upon the one before; no reference is made.
+    """Write commits, each on the one before, without a reference; the same input gives the same ids everywhere.
 
     Args:
-        git: repository; committer and committer date are fixed, so the ids are the same on every machine.
-        start: commit that the first stands on; a tree, for a first commit without a parent; "" for an empty one.
+        git: repository.
+        start: parent of the first; or a tree on which it stands without a parent; or "" for an empty tree.
         commits: what to write.
     """
     if not commits:
@@ -136,7 +130,7 @@ def write_commits(git: Git, start: str, commits: Sequence[NewCommit]) -> tuple[M
 
 
 def _stream(git: Git, start: str, commits: Sequence[NewCommit]) -> Iterator[bytes]:
-    # Fast-import wants a branch; a name of its own lets runs overlap, and at the end it is reset to nothing.
+    # Fast-import needs a branch. A name of its own lets runs overlap; at the end it is reset to nothing.
     branch = f"refs/sparkforge/import-{secrets.token_hex(8)}"
     begins = ""
     if start:
@@ -147,7 +141,7 @@ def _stream(git: Git, start: str, commits: Sequence[NewCommit]) -> Iterator[byte
         yield f"commit {branch}\nmark :{number}\n{author}committer {IDENTITY[0]} <{IDENTITY[1]}> {_EPOCH}\n".encode()
         yield b"data %d\n%b\n" % (len(commit.message), commit.message)
         yield begins.encode() if number == 1 else b""
-        for path, file in sorted(commit.files.items(), key=lambda item: item[1] is not None):  # what goes, goes first
+        for path, file in sorted(commit.files.items(), key=lambda item: item[1] is not None):  # removals first
             name = _quoted(path)
             if file is None:
                 yield b"D %b\n" % name
@@ -159,6 +153,6 @@ def _stream(git: Git, start: str, commits: Sequence[NewCommit]) -> Iterator[byte
 
 
 def _quoted(path: str) -> bytes:
-    """Path as fast-import reads it: in C quotes, which it takes around any."""
+    """Path in C quotes, for fast-import."""
     raw = path.encode("utf-8", "surrogateescape").replace(b"\\", b"\\\\").replace(b'"', b'\\"')
     return b'"%b"' % raw.replace(b"\n", b"\\n")

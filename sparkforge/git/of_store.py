@@ -9,7 +9,7 @@ from sparkforge.git.repository import Git
 
 
 def git_of(store: Store) -> Git:
-    """The bare repository that holds pins, trees and blobs; made if it is not there."""
+    """The bare repository of pins, trees and blobs; created if needed."""
     with store.lock("git-init"):
         return Git.init_bare(store.root / "git")
 
@@ -34,6 +34,6 @@ def sound_git(store: Store, git: Git) -> None:
             raise CheckFailed(
                 "the store's git repository is damaged",
                 why="; ".join(said[:3]) or f"git fsck ended with status {looked.code}",
-                do=f"rm -r {git.git_dir}  and run again: pins are imported anew from the verified sdists",
+                do=f"rm -r {git.git_dir}, then run again to import the pins from the verified sdists",
             )
     write_file(stamp, now.encode())

@@ -1,7 +1,7 @@
 """The one door to git: bytes in and out, in an environment that no setting of the user's reaches.
 
-GitPython runs the commands and reads objects; it is imported when a repository is first used (a tenth of a second).
-Its exceptions never leave this package: what fails is one of our errors, with the command and git's last lines.
+GitPython runs the commands; it is imported when a repository is first used (a tenth of a second). A failed command is
+one of our errors, with the command and the last lines of its output.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from subprocess import PIPE
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from sparkforge.core import proc
 
@@ -69,13 +69,21 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return kept | _ENVIRONMENT | dict(extra or {})
 
 
+class Options(TypedDict, total=False):
+    """What a command takes besides its words, as `Git.done` has it."""
+
+    stdin: bytes | None
+    env: Mapping[str, str] | None
+    cwd: Path | None
+
+
 @dataclass(frozen=True)
 class Git:
     """Git on one repository.
 
     Attributes:
         git_dir: the bare repository, or the `.git` of a work tree.
-        work_tree: the work tree, where there is one.
+        work_tree: the work tree, if there is one.
         index: an index file instead of the repository's own; commands run in its folder.
     """
 
@@ -85,7 +93,7 @@ class Git:
 
     @classmethod
     def init_bare(cls, path: Path) -> Git:
-        """Bare repository at `path`, made if it is not there."""
+        """Bare repository at `path`, created if needed."""
         git = cls(path)
         if not (path / "HEAD").is_file():
             path.mkdir(parents=True, exist_ok=True)
@@ -93,14 +101,14 @@ class Git:
         return git
 
     def repo(self) -> Repo:
-        """GitPython's repository, a context manager, for commits and the state of a work tree."""
+        """GitPython's repository, for commits; use it as a context manager, which ends its processes."""
         made: Repo = _gitpython().Repo(self.git_dir)
         made.git.update_environment(**_ENVIRONMENT)
         return made
 
     @contextmanager
     def staged(self, tree: str = "") -> Iterator[tuple[Git, Path]]:
-        """The same repository with a temporary index that holds a tree or nothing, and the index's own folder."""
+        """The same repository with a temporary index (of a tree, or empty), and the folder of that index."""
         with tempfile.TemporaryDirectory(prefix="sparkforge-index-") as folder:
             git = replace(self, index=Path(folder, "index"))
             if tree:
@@ -116,7 +124,7 @@ class Git:
         check: bool = True,
         accept: Sequence[int] = (0,),
     ) -> proc.Done:
-        """Run one git command and return how it ended; arguments and errors as `proc.run` has them."""
+        """Run one git command; arguments, result and errors are those of `proc.run`."""
         words = ["git", f"--git-dir={self.git_dir}"]
         words += [f"--work-tree={self.work_tree}"] if self.work_tree else []
         words += map(str, args)
@@ -132,40 +140,28 @@ class Git:
         done = proc.Done(tuple(words), child.returncode, out, err, time.monotonic() - begun)
         return done.demand(accept) if check else done
 
-    def run(
-        self,
-        *args: str | Path,
-        stdin: bytes | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> bytes:
+    def run(self, *args: str | Path, **options: Unpack[Options]) -> bytes:
         """Standard output of one git command, as bytes."""
-        return self.done(*args, stdin=stdin, env=env, cwd=cwd).out
+        return self.done(*args, **options).out
 
-    def text(
-        self,
-        *args: str | Path,
-        stdin: bytes | None = None,
-        env: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-    ) -> str:
+    def text(self, *args: str | Path, **options: Unpack[Options]) -> str:
         """Standard output of one git command, as stripped text."""
-        return self.run(*args, stdin=stdin, env=env, cwd=cwd).decode().strip()
+        return self.run(*args, **options).decode().strip()
 
     def id(self, name: str) -> str:
-        """Id of what a name stands for, such as `HEAD` or `TREE:PATH`; "" where there is nothing."""
+        """Object id of a name such as `HEAD` or `TREE:PATH`; "" if it names nothing."""
         return self.done("rev-parse", "--verify", "--quiet", name, check=False).text
 
     def has(self, name: str) -> bool:
-        """Whether the repository holds this object."""
+        """Whether the repository has this object."""
         return self.done("cat-file", "-e", name, check=False).code == 0
 
 
 def _gitpython() -> ModuleType:
-    """GitPython, in a process without git's variables: it hands its own environment on, and they would reach git."""
+    """GitPython, after git's variables were removed from this process: GitPython would pass them on."""
     for name in [name for name in os.environ if name.startswith("GIT_") and not name.startswith("GIT_PYTHON_")]:
         os.environ.pop(name, None)
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # a missing git is told by us, when it is needed
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # we report a missing git, when it is needed
     import git  # noqa: PLC0415  a tenth of a second
 
     return git

@@ -53,7 +53,7 @@ def arguments(
         "TRIPLE": platform.triple,
         "BUILD_KEY": build[:12],
         "ARCHS_TORCH": " ".join(arch.torch for arch in archs),
-        "ARCHS_FLASHINFER": " ".join(arch.flashinfer for arch in archs),
+        "ARCHS_FLASHINFER": " ".join(arch.text for arch in archs),
         **made.digests,
     }
 

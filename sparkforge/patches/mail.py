@@ -1,10 +1,11 @@
-"""A patch as a mail: `git mailinfo` reads the letter, `diff` the rest; the bytes are carried, never decoded."""
+"""A patch as a mail: `git mailinfo` reads the message, `diff` the rest; the diff stays bytes."""
 
 from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sparkforge.core.errors import BadInput
 from sparkforge.git.repository import Git
@@ -20,13 +21,13 @@ class Mail:
         name: its file name.
         author: name of the author.
         email: address of the author.
-        date: as the mail gives it.
+        date: as in the mail.
         subject: first line, without "[PATCH]".
         body: everything between subject and trailers.
-        trailers: the metadata that tools join on.
-        message: subject, body and trailers, as a commit carries them.
-        diff: the bytes from the first `diff --git` on, as the file has them.
-        sections: the diff, one for each file.
+        trailers: the metadata.
+        message: subject, body and trailers, as a commit has them.
+        diff: bytes of the file from the first `diff --git` on.
+        sections: the diff, one section a file.
     """
 
     name: str
@@ -42,7 +43,7 @@ class Mail:
 
     @property
     def id(self) -> str:
-        """The feature that the patch is, else its file name."""
+        """Its `Feature:`, else its file name."""
         return self.trailers.feature or self.name
 
     @property
@@ -55,27 +56,29 @@ class Mail:
         """Files that it touches."""
         return tuple(section.path for section in self.sections)
 
-    @property
-    def added(self) -> int:
-        """Lines added."""
-        return sum(len(hunk.added) for section in self.sections for hunk in section.hunks)
-
-    @property
-    def removed(self) -> int:
-        """Lines removed."""
-        return sum(len(hunk.removed) for section in self.sections for hunk in section.hunks)
+    def facts(self, upstream: str) -> dict[str, Any]:
+        """What `patches.list` says about it."""
+        hunks = [hunk for section in self.sections for hunk in section.hunks]
+        return {
+            "id": self.id,
+            "upstream": upstream,
+            "file": self.name,
+            "title": self.subject,
+            "upstream_status": self.trailers.upstream_status,
+            "files": self.paths,
+            "added": sum(len(hunk.added) for hunk in hunks),
+            "removed": sum(len(hunk.removed) for hunk in hunks),
+            "tests": self.trailers.tests,
+            "depends_on": self.trailers.depends_on,
+            "drop_when": self.trailers.drop_when,
+        }
 
 
 def read(git: Git, name: str, raw: bytes) -> Mail:
-    """Patch from its bytes.
-
-    Args:
-        git: any repository; mailinfo needs none.
-        name: file name, for messages.
-        raw: the file.
+    """Patch from its bytes; any repository will do.
 
     Raises:
-        BadInput: no mail, no diff, or encoded for transport.
+        BadInput: it is not a mail, has no diff, or is encoded for transport.
     """
     with tempfile.TemporaryDirectory(prefix="sparkforge-mail-") as folder:
         message_file, diff_file = Path(folder, "message"), Path(folder, "diff")
@@ -88,10 +91,10 @@ def read(git: Git, name: str, raw: bytes) -> Mail:
     for wanted in ("Author", "Email", "Subject", "Date"):
         if not letter.get(wanted):
             raise BadInput(
-                f"{name} is not a patch mail", why=f"no {wanted} in it", do="write it with `git format-patch`"
+                f"{name} is not a patch mail", why=f"it has no {wanted}", do="write it with `git format-patch`"
             )
     if SECTION not in diff:
-        raise BadInput(f"{name} holds no git diff", why="no line begins with `diff --git`")
+        raise BadInput(f"{name} has no git diff", why="no line begins with `diff --git`")
     diff = diff[diff.index(SECTION) :]
     if not raw.endswith(diff):
         raise BadInput(

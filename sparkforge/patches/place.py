@@ -1,4 +1,4 @@
-"""Where a verb works: one upstream's pin in a repository, and the folder of its series."""
+"""What the verbs work on: an upstream's pin in a repository, and the folder of its series."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Place:
 
     Attributes:
         name: of the upstream.
-        git: bare repository that holds the pin.
+        git: bare repository that has the pin.
         commit: of the pin.
         tree: of the pin.
-        folder: where its series lies.
-        root: the checkout that the paths of `Test:` trailers begin at.
+        folder: of its series.
+        root: the checkout, at which the paths of `Test:` trailers begin.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Place:
 
 
 def place(stack: Stack, store: Store, name: str) -> Place:
-    """Place of an upstream; its source is fetched when the store does not have it.
+    """Place of an upstream; its source is fetched if the store does not have it.
 
     Raises:
         BadInput: the stack has no such upstream.
@@ -48,5 +48,5 @@ def place(stack: Stack, store: Store, name: str) -> Place:
 
 
 def places(stack: Stack, store: Store, names: tuple[str, ...] = ()) -> tuple[Place, ...]:
-    """Places of these upstreams, of all where none is named."""
+    """Places of these upstreams; of all if none is named."""
     return tuple(place(stack, store, name) for name in names or tuple(stack.upstreams))

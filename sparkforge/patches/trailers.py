@@ -1,10 +1,10 @@
-"""The trailers of a patch: its metadata, in the last paragraph of the message, in a fixed order.
+"""Trailers: a patch's metadata, in the last paragraph of its message, in a fixed order.
 
 Upstream-Status: Pending | Submitted [url] | Backport [version] | Inappropriate [reason]
-Drop-When: an executable fact that makes the patch needless (see `drop`)
-Depends-on: V-01                   any number
-Test: tests/patches/vllm/test_v02_backend.py   one or more
-Feature: V-02                      the patch's id
+Drop-When: a fact that makes the patch needless (see `drop`)
+Depends-on: V-01   (any number)
+Test: tests/patches/vllm/test_v02_backend.py   (one or more)
+Feature: V-02   (the patch's id)
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FEATURE = re.compile(r"^[A-Z]-\d{2,3}$")
 
 @dataclass(frozen=True)
 class Trailers:
-    """What a patch says of itself.
+    """A patch's metadata.
 
     Attributes:
         upstream_status: in the words of OpenEmbedded.
-        drop_when: the fact that makes the patch needless, as written.
-        depends_on: ids of patches that must come before.
+        drop_when: the fact that makes the patch needless.
+        depends_on: ids of patches that must come before it.
         tests: files that prove its intent, relative to the checkout.
         feature: its id.
-        lines: all of them, in their order.
+        lines: all trailers, in order.
     """
 
     upstream_status: str
@@ -44,14 +44,9 @@ class Trailers:
     feature: str
     lines: tuple[tuple[str, str], ...]
 
-    @property
-    def status(self) -> str:
-        """First word of the upstream status."""
-        return self.upstream_status.split(" ")[0]
-
 
 def parse(text: str) -> tuple[str, Trailers]:
-    """Body without its trailers, and the trailers; a line that begins with a blank continues the one above."""
+    """Body without trailers, and the trailers; a line that begins with a blank continues the one above."""
     body, _, last = text.strip().rpartition("\n\n")
     lines: list[tuple[str, str]] = []
     for line in last.splitlines():
@@ -80,14 +75,14 @@ def parse(text: str) -> tuple[str, Trailers]:
 
 
 def faults(trailers: Trailers) -> list[str]:
-    """What is wrong with the trailers, one sentence each; nothing is looked up outside them."""
+    """What is wrong with the trailers themselves, one sentence each."""
     found = []
     names = [name for name, _ in trailers.lines]
     for name in dict.fromkeys(names):
         if name not in ORDER + ALSO:
-            found.append(f"{name} is no trailer of a patch; there are {', '.join(ORDER + ALSO)}")
+            found.append(f"{name} is not a trailer of a patch; those are {', '.join(ORDER + ALSO)}")
         if name in SINGLE and names.count(name) > 1:
-            found.append(f"{name} stands {names.count(name)} times")
+            found.append(f"{name} is given {names.count(name)} times")
     found += [
         f"the trailer {name} is missing"
         for name in ("Upstream-Status", "Drop-When", "Test", "Feature")
@@ -95,14 +90,14 @@ def faults(trailers: Trailers) -> list[str]:
     ]
     ranks = [ORDER.index(name) for name in names if name in ORDER]
     if ranks != sorted(ranks):
-        found.append(f"the trailers stand in another order than {', '.join(ORDER)}")
+        found.append(f"the trailers are not in the order {', '.join(ORDER)}")
     if "Upstream-Status" in names and not _STATUS.match(trailers.upstream_status):
         found.append(
             f"Upstream-Status: {trailers.upstream_status!r} is not one of Pending, Submitted [url], "
             "Backport [version], Inappropriate [reason]"
         )
     found += [
-        f"{name}: {value!r} is no patch id such as V-01"
+        f"{name}: {value!r} is not a patch id such as V-01"
         for name, value in trailers.lines
         if name in {"Feature", "Depends-on"} and not FEATURE.match(value)
     ]
@@ -111,5 +106,5 @@ def faults(trailers: Trailers) -> list[str]:
     for test in trailers.tests:
         path = PurePosixPath(test)
         if path.is_absolute() or ".." in path.parts or path.parts[:1] != ("tests",) or path.suffix != ".py":
-            found.append(f"Test: {test!r} is no Python file below tests/")
+            found.append(f"Test: {test!r} is not a Python file below tests/")
     return found

@@ -1,6 +1,6 @@
-"""Traps: what git applies without a word, or with a wrong result, and what mail or other tools would break.
+"""Traps: what git applies silently or with a wrong result, and what mail or other tools would break.
 
-Found in the bytes alone, before git sees them; what needs a tree stands in `stale` and `check`.
+They are found in the bytes alone, before git sees them; `stale` and `check` find what needs a tree.
 """
 
 from __future__ import annotations
@@ -19,34 +19,27 @@ _ODD_MODES = {b"120000": "a symbolic link", b"160000": "a submodule"}
 
 
 class Trap(Enum):
-    """The traps by name."""
+    """What can be wrong with a patch's bytes or with its place in a tree."""
 
     NO_DIFF = "no git diff"
-    NAMES_DISAGREE = "names that disagree"
+    NAMES_DISAGREE = "file names that disagree"
     BINARY_WITHOUT_DATA = "a binary section without data"
     CHANGES_NOTHING = "changes nothing"
-    CRLF = "CRLF line ends"
+    CRLF = "CRLF line endings"
     OUTSIDE = "a path outside the tree"
     RENAME = "a rename"
     FILE_TWICE = "one file in two sections"
-    NOT_A_FILE = "no regular file"
+    NOT_A_FILE = "not a regular file"
     OFFSET = "applies at an offset"
     FUZZ = "applies only with fuzz"
-    NO_PLACE = "its old lines are nowhere"
+    NO_PLACE = "its old lines are not in the file"
     FILE_MOVED = "the upstream file moved"
-    FILE_THERE = "creates a file that is there"
+    FILE_THERE = "creates a file that exists"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing wrong with one patch.
-
-    Attributes:
-        patch: file name, or the series itself.
-        what: a trap's value, or the rule that is broken.
-        why: the fact behind it.
-        do: what mends it; may be empty.
-    """
+    """One thing wrong with one patch (or with the series itself): what, the fact behind it, and how to fix it."""
 
     patch: str
     what: str
@@ -58,7 +51,7 @@ class Fault:
 
 
 def faults(name: str, raw: bytes) -> list[Fault]:
-    """Traps in the bytes of one patch; reads no hunks, so that a build can afford it."""
+    """Traps in the bytes of one patch; reads no hunks, so it is fast enough for every build."""
     if b"\r\n" in raw:
         line = raw[: raw.index(b"\r\n")].count(b"\n") + 1
         return [_fault(name, Trap.CRLF, f"line {line}; mail and git am drop carriage returns", "patches.export")]
@@ -66,7 +59,7 @@ def faults(name: str, raw: bytes) -> list[Fault]:
     if begin == 0:
         return [_fault(name, Trap.NO_DIFF, "no line begins with `diff --git`", "write it with `git format-patch`")]
     if _BARE.search(raw[:begin]):
-        return [_fault(name, Trap.NAMES_DISAGREE, "a diff without a `diff --git` line stands before the first")]
+        return [_fault(name, Trap.NAMES_DISAGREE, "there is a diff before the first `diff --git` line")]
     try:
         sections = split(name, raw)
     except BadInput as bad:
@@ -77,10 +70,10 @@ def faults(name: str, raw: bytes) -> list[Fault]:
 
 
 def refuse(found: Sequence[Fault], series: str) -> None:
-    """Raise the first of these faults.
+    """Raise if there are faults.
 
     Raises:
-        BadInput: there is one; says how many more there are.
+        BadInput: the first fault, and how many more there are.
     """
     if found:
         more = f"; {len(found) - 1} more" if len(found) > 1 else ""
@@ -104,7 +97,7 @@ def _of_section(name: str, section: Section) -> list[Fault]:
         names = ", ".join(dict.fromkeys([old, new, *(path or "/dev/null" for path in sides)]))
         found.append(_fault(name, Trap.NAMES_DISAGREE, names))
     elif sides and ((sides[0] is None) is not section.created or (sides[-1] is None) is not section.deleted):
-        found.append(_fault(name, Trap.NAMES_DISAGREE, f"{new}: /dev/null on one side, another mode line"))
+        found.append(_fault(name, Trap.NAMES_DISAGREE, f"{new}: /dev/null on one side, but not in the mode line"))
     for path in dict.fromkeys([old, new, *(path for path in sides if path)]):
         parts = PurePosixPath(path).parts
         if path.startswith("/") or ".." in parts or ".git" in (part.lower() for part in parts) or "//" in path:
@@ -121,7 +114,7 @@ def _of_section(name: str, section: Section) -> list[Fault]:
 
 
 def _changes(section: Section) -> bool:
-    """Whether the section can change anything: content, mode, or that an empty file is there."""
+    """Whether the section can change content, mode, or the existence of a file."""
     if section.binary or section.value(b"old mode ") is not None or b"\n@@ " in section.data:
         return True
     return section.created or section.deleted

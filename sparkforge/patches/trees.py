@@ -1,4 +1,4 @@
-"""Trees: a pin with its series applied, and the overlay in which the two differ."""
+"""Trees: pins with their series applied, kept in the store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,7 @@ _KIND = "trees"
 
 @dataclass(frozen=True)
 class Tree:
-    """One upstream as it is built.
-
-    Attributes:
-        name: of the upstream.
-        pin: the source.
-        series: what is applied to it.
-        id: git tree id of the result.
-    """
+    """A pin with its series applied; `id` is git's id of the result."""
 
     name: str
     pin: sources.Pin
@@ -36,15 +29,15 @@ class Tree:
 
 
 def key(pin: sources.Pin, patches: series.Series) -> str:
-    """Everything that a tree is made from."""
+    """Key of a tree in the store."""
     return key_of("tree 1", pin.tree, patches.sha256)
 
 
 def known(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.Series) -> Tree | None:
-    """The tree if the store has it.
+    """The tree, if the store has it.
 
     Raises:
-        CheckFailed: what the store has is damaged.
+        CheckFailed: the stored result is damaged.
     """
     folder = store.path(_KIND, key(pin, patches))
     if not sound(folder):
@@ -57,7 +50,7 @@ def make(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.Se
     """Apply the series; the same pin and series give the same id on every machine.
 
     Raises:
-        BadInput: a patch holds a trap.
+        BadInput: a patch contains a trap.
         CheckFailed: a patch does not apply.
     """
     made = walk.tree(git, pin.tree, patches)
@@ -72,7 +65,7 @@ def of(store: Store, stack: Stack, name: str) -> Tree:
 
     Raises:
         BadInput: as `make`.
-        CheckFailed: as `make`, or a source is not what is pinned.
+        CheckFailed: as `make`, or a source does not match its pin.
     """
     git = git_of(store)
     pin = sources.pin_commit(store, stack, name)
@@ -81,10 +74,10 @@ def of(store: Store, stack: Stack, name: str) -> Tree:
 
 
 def recorded(tree: Tree) -> None:
-    """Hold a tree against the id that its series recorded.
+    """Check a tree against the id that its series records.
 
     Raises:
-        CheckFailed: another id, or none.
+        CheckFailed: the ids differ, or none is recorded.
     """
     if tree.series.recorded != tree.id:
         raise CheckFailed(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparkforge.core import console
@@ -42,6 +42,7 @@ def on_a_terminal(code, **env):
     return said.decode()
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(
     st.integers(1, 9).flatmap(
         lambda columns: st.lists(

@@ -69,7 +69,7 @@ def test_verification_is_remembered_until_the_file_changes(tmp_path):
     verify_file(file, digest, where="line 1")
     time.sleep(0.01)
     file.write_text("wrong")
-    with pytest.raises(CheckFailed, match="not the file that is pinned"):
+    with pytest.raises(CheckFailed, match="not the pinned file"):
         verify_file(file, digest, where="line 1")
 
 

@@ -19,13 +19,14 @@ def test_all_are_read(forge):
     found = mail.trailers
     assert (found.feature, found.depends_on) == ("V-03", ("V-01", "F-02"))
     assert found.tests == ("tests/a/test_a.py", "tests/b.py")
-    assert (found.status, mail.body, mail.subject, mail.author) == (
+    assert (found.upstream_status, mail.body, mail.subject, mail.author) == (
         "Pending",
         "Why.\n\nMore.",
         "core: change a thing",
         "Jürgen Maintainer",
     )
-    assert (mail.added, mail.removed, mail.paths) == (1, 2, ("README",))
+    told = mail.facts("demo")
+    assert (told["added"], told["removed"], told["files"]) == (1, 2, ("README",))
     assert trailers.faults(found) == []
 
 
@@ -46,11 +47,11 @@ def test_a_last_paragraph_of_prose_is_body():
         ("Pending", "Someday", "is not one of Pending"),
         ("Pending", "Submitted [soon]", "is not one of Pending"),
         ("Pending", "Backport", "is not one of Pending"),
-        ("Feature: V-01", "Feature: first", "is no patch id"),
-        ("Feature: V-01", "Feature: V-01\nFeature: V-02", "Feature stands 2 times"),
-        ("Feature: V-01", "Depends-on: V-00\nFeature: V-01", "in another order"),
-        ("Feature: V-01", "Featur: V-01", "Featur is no trailer"),
-        ("Test: tests/", "Test: ../tests/", "is no Python file below tests/"),
+        ("Feature: V-01", "Feature: first", "is not a patch id"),
+        ("Feature: V-01", "Feature: V-01\nFeature: V-02", "Feature is given 2 times"),
+        ("Feature: V-01", "Depends-on: V-00\nFeature: V-01", "are not in the order"),
+        ("Feature: V-01", "Featur: V-01", "Featur is not a trailer"),
+        ("Test: tests/", "Test: ../tests/", "is not a Python file below tests/"),
         ("missing pkg/numbers.txt", "gone pkg/numbers.txt", "begins with none of"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_last_line_without_line_feed_is_compared_too(forge):
 def test_a_moved_file_with_the_same_content(forge, patch):
     (fault,) = stale_of(forge, patch, {"pkg/numbers.txt": None, "elsewhere/digits.txt": NUMBERS})
     assert fault.what == Trap.FILE_MOVED.value
-    assert fault.why.endswith("the same content is elsewhere/digits.txt")
+    assert fault.why.endswith("elsewhere/digits.txt has the same content")
 
 
 def test_a_moved_file_with_the_same_name_and_other_content(forge, patch):
