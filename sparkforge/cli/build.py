@@ -141,7 +141,6 @@ def smoke(
     stack: str = "vllm-0.21",
 ) -> None:
     """Start an image, make it speak, judge what it says, stop and remove it."""
-    from sparkforge.engine import choose
     from sparkforge.image import request
     from sparkforge.smoke import run as smoking
 
@@ -153,7 +152,7 @@ def smoke(
         report = smoking.smoke_venv(Path(venv), store=store, model=folder)
     else:
         tag = image or request.parse(of_stack, arch=arch, target=target, platform=platform, engine=engine).tag
-        report = smoking.smoke(tag, choose.find(store, tag, engine), store=store, model=folder)
+        report = smoking.smoke_image(store, tag, engine, target="" if image else target, model=folder)
     print(report.json().decode() if json else report.table())
     report.demand()
 

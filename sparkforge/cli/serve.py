@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 from invoke.context import Context
@@ -19,7 +20,9 @@ from sparkforge.core.errors import BadInput
         "parts": "soaked; all, which turns on what no soak has proved; or parts to be on beside the soaked ones",
         "image": "image to serve from; the newest one of the profile's stack where none is named",
         "target": "serve or cpu, where a profile is for both",
-        "port": "of the server, on the host and in the container",
+        "host": "address of this machine to serve on; 0.0.0.0 is every one of its addresses",
+        "port": "of the server, on this machine and in the container",
+        "api-key-file": "file with a key that clients must send; VLLM_API_KEY in the environment does the same",
         "flags": "more words for `vllm serve`, in one argument; they win over the profile's",
         "nodes": "addresses of two machines, with a comma between",
         "link": "network interface between them",
@@ -36,7 +39,9 @@ def serve(
     parts: str = "soaked",
     image: str = "",
     target: str = "",
+    host: str = "127.0.0.1",
     port: int = 0,
+    api_key_file: str = "",
     flags: str = "",
     nodes: str = "",
     link: str = "",
@@ -71,7 +76,10 @@ def serve(
         found = serving.find(chosen, tag=image, target=asked)
     found.require(command.on)
     model = make(Store.open()) if chosen.made else None
-    services = service.services(command, found.tag, found.target, model=model)
+    key_file = Path(api_key_file) if api_key_file else None
+    services = service.services(
+        command, found.tag, found.target, model=model, host=serving.address(host), key_file=key_file
+    )
     off = f"; off: {', '.join(command.off)} (--parts all)" if command.off else ""
     console.say(f"profile {chosen.name}, parts {', '.join(command.on) or 'none'}{off}")
     if json:
@@ -81,7 +89,7 @@ def serve(
     elif print_:
         print("\n\n".join(render.shell(one) for one in services))
     else:
-        serving.run(services, found, dry=dry_run)
+        serving.run(services, dry=dry_run)
 
 
 @task(help={"name": "say everything about one profile", "parts": "as `invoke serve` has it", "json": JSON})

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sparkforge.serving.service import PASSED, Mount, Service, Word
+from sparkforge.serving.service import KEY, PASSED, Mount, Service, Word
 
 _Line = tuple[str | Word, ...]
 
@@ -19,12 +19,12 @@ def shell(service: Service) -> str:
     lines += [_shelled(group) for group in service.words]
     made = [f"mkdir -p {_shelled((one.source,))}" for one in service.mounts if one.make]
     note = [f"# {service.note}"] if service.note else []
-    return "\n".join([*note, *made, " \\\n    ".join(lines)])
+    return "\n".join([*note, *made, _key(service) + " \\\n    ".join(lines)])
 
 
-def argv(service: Service, program: str = "docker") -> list[str]:
-    """The same as words, for who runs it here."""
-    words = [program, "run", "--rm"]
+def argv(service: Service) -> list[str]:
+    """The same as words, for people and programs that read it."""
+    words = ["docker", "run", "--rm"]
     for line in (*_options(service), (service.image,), *service.words):
         words += [word.value if isinstance(word, Word) else word for word in line]
     return words
@@ -40,7 +40,7 @@ def compose(service: Service) -> str:
         "ipc": "host" if run.ipc == "host" else None,
         "shm_size": run.shm,
         "network_mode": "host" if run.network == "host" else None,
-        "ports": None if run.network == "host" else [f"{run.port}:{run.port}"],
+        "ports": None if run.network == "host" else [_published(service)],
         "devices": [f"{device}:{device}" for device in run.devices],
         "cap_add": list(run.capabilities),
         "ulimits": dict(run.ulimits),
@@ -55,7 +55,8 @@ def compose(service: Service) -> str:
         "services": {service.name: {key: value for key, value in said.items() if value}},
         "volumes": {one.source.value: {"name": one.source.value} for one in service.mounts if one.volume},
     }
-    note = f"# {service.note}\n" if service.note else ""
+    key = f"start it with: {_key(service)}docker compose up" if service.key_file else ""
+    note = "".join(f"# {line}\n" for line in (service.note, key) if line)
     return note + yaml.safe_dump(whole, sort_keys=False, width=2**16)
 
 
@@ -72,12 +73,22 @@ def _options(service: Service) -> Iterator[_Line]:
         yield "--ipc", "host"
     if run.shm:
         yield "--shm-size", run.shm
-    yield ("--network", "host") if run.network == "host" else ("--publish", f"{run.port}:{run.port}")
+    yield ("--network", "host") if run.network == "host" else ("--publish", _published(service))
     yield from (("--device", device) for device in run.devices)
     yield from (("--cap-add", capability) for capability in run.capabilities)
     yield from (("--ulimit", f"{name}={limit}") for name, limit in run.ulimits.items())
     yield from (("--volume", _joined(mount)) for mount in service.mounts)
     yield from (("--env", said) for said in _env(service))
+
+
+def _published(service: Service) -> str:
+    host = f"[{service.host}]" if ":" in service.host else service.host
+    return f"{host}:{service.container.port}:{service.container.port}"
+
+
+def _key(service: Service) -> str:
+    """In front of a command: its environment gets the API key, and no command line does."""
+    return "" if service.key_file is None else f'{KEY}="$(cat {shlex.quote(str(service.key_file.absolute()))})" '
 
 
 def _env(service: Service) -> list[str]:

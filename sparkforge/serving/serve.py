@@ -1,44 +1,50 @@
-"""Serving by profile: which image, which container, and running it."""
+"""Serving by profile: which image, which container, and running it until somebody stops it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import ipaddress
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
 
 import msgspec
 
 from sparkforge.aot.selection import ADD
 from sparkforge.core import proc
 from sparkforge.core.console import say, warn
-from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks, SparkforgeError
+from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.core.platforms import Platform
-from sparkforge.engine.docker import clients
+from sparkforge.engine import gpu
+from sparkforge.engine.docker import Docker, DockerContainer
 from sparkforge.image.labels import OURS, PARTS_LEFT_OUT
 from sparkforge.inputs.recipes import Target
 from sparkforge.serving import render
 from sparkforge.serving.profile import Cluster, Profile
-from sparkforge.serving.service import Service
+from sparkforge.serving.service import Service, launch
 
-_STOPPED = (0, 130, 143)  # by the user: an interrupt, or SIGTERM
+_STOPPED = (0, 130, 143)  # by itself, or by `docker stop`: an interrupt, or SIGTERM
 _KILLED = 137
+_GRACE = 30.0  # seconds from SIGTERM to SIGKILL
 
 
 @dataclass(frozen=True)
-class Image:
+class ServingImage:
     """An image to serve from.
 
     Attributes:
         tag: its name.
         target: serve or cpu.
-        program: path of the Docker client that holds it; empty where nobody has it yet.
         left_out: parts whose compiled modules were left out of it.
     """
 
     tag: str
     target: Target
-    program: str = ""
     left_out: frozenset[str] = frozenset()
 
     def require(self, parts: Sequence[str]) -> None:
@@ -88,61 +94,62 @@ def changed(profile: Profile, *, port: int = 0, nodes: str = "", link: str = "",
     return msgspec.structs.replace(profile, cluster=cluster)
 
 
-def find(profile: Profile, *, tag: str = "", target: Target | None = None) -> Image:
+def address(host: str) -> str:
+    """An address of this machine to serve on.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host))
+    except ValueError as wrong:
+        raise BadInput(f"--host {host} is no IP address", do="--host 127.0.0.1, or 0.0.0.0 for all") from wrong
+
+
+def find(profile: Profile, *, tag: str = "", target: Target | None = None) -> ServingImage:
     """The image to serve from: the named one, or the newest of the profile's stack for this machine.
 
     Raises:
-        EnvironmentLacks: there is no Docker that answers, or no image.
+        EnvironmentLacks: no Docker daemon answers, or there is no such image.
         BadInput: the named image is not for this profile.
     """
-    program, refused = _docker()
-    if not program:
-        raise EnvironmentLacks(
-            "there is no Docker that answers", why=refused, do="invoke setup, or --print for the commands"
-        )
+    docker = engine()
     if tag:
-        return _named(profile, program, tag)
+        return _named(profile, docker, tag)
     wanted = target or profile.targets[0]
     platform = Platform.host()
     labels = {"stack": profile.stack, "target": wanted, "platform": platform.oci}
-    filters = [word for name, value in labels.items() for word in ("--filter", f"label={OURS}{name}={value}")]
-    words = [program, "images", *filters, "--filter", "dangling=false", "--format", "{{.Repository}}:{{.Tag}}"]
-    found = [line for line in proc.run(words).text.splitlines() if "<none>" not in line]
+    found = docker.find({f"{OURS}{name}": value for name, value in labels.items()})
     if not found:
         raise EnvironmentLacks(
             f"there is no image of {profile.stack} for {wanted} on {platform.oci}",
-            why=f"looked in: {program}",
+            why="Docker holds none; images in buildah cannot be served from",
             do=f"invoke build --target {wanted}",
         )
-    said = _labels(program, found[0])
+    said = docker.labels(found[0])
     if said.get(f"{OURS}test-only"):
         warn(f"{found[0]} is for tests: no machine of {platform.oci} has the GPU that it was built for")
-    return Image(found[0], wanted, program, _left_out(said))  # Docker lists the newest first
+    return ServingImage(found[0], wanted, _left_out(said))
 
 
-def planned(profile: Profile, tag: str, *, of_build: str, target: Target | None = None) -> Image:
+def engine() -> Docker:
+    """The engine that serves; buildah gives no GPUs and has no volumes."""
+    return Docker("docker")
+
+
+def planned(profile: Profile, tag: str, *, of_build: str, target: Target | None = None) -> ServingImage:
     """The image to print a command for: as `find` has it, else the name that a build would give."""
     try:
         return find(profile, tag=tag, target=target)
     except EnvironmentLacks as lacks:
-        say(f"  not here yet: {lacks.what}; {lacks.do or 'invoke build'}")
-        return Image(tag or of_build, target or profile.targets[0])
+        say(f"  not here yet: {lacks.what}; {lacks.do}")
+        return ServingImage(tag or of_build, target or profile.targets[0])
 
 
-def _docker() -> tuple[str, str]:
-    refused = "docker is not installed"
-    for client in clients():
-        try:
-            proc.run([client.program, "version", "--format", "{{.Server.Version}}"])
-        except SparkforgeError as silent:
-            refused = silent.why.splitlines()[-1]
-        else:
-            return client.program, ""
-    return "", refused
-
-
-def _named(profile: Profile, program: str, tag: str) -> Image:
-    said = _labels(program, tag)
+def _named(profile: Profile, docker: Docker, tag: str) -> ServingImage:
+    if not docker.has(tag):
+        raise EnvironmentLacks(f"there is no image {tag}", why="Docker holds none of that name", do="invoke build")
+    said = docker.labels(tag)
     target = said.get(f"{OURS}target", profile.targets[0])
     of_it = next((known for known in profile.targets if known == target), None)
     if of_it is None or said.get(f"{OURS}stack", profile.stack) != profile.stack:
@@ -151,25 +158,21 @@ def _named(profile: Profile, program: str, tag: str) -> Image:
             why=f"it is {said.get(f'{OURS}stack')} {target}; wanted: {profile.stack} {' or '.join(profile.targets)}",
             do="invoke profiles",
         )
-    return Image(tag, of_it, program, _left_out(said))
+    return ServingImage(tag, of_it, _left_out(said))
 
 
 def _left_out(labels: Mapping[str, str]) -> frozenset[str]:
     return frozenset(filter(None, labels.get(PARTS_LEFT_OUT, "").split(",")))
 
 
-def _labels(program: str, tag: str) -> dict[str, str]:
-    done = proc.run([program, "image", "inspect", "--format", "{{json .Config.Labels}}", tag], check=False)
-    if done.code:
-        raise EnvironmentLacks(f"there is no image {tag}", why=f"looked in: {program}", do="invoke build")
-    return dict(json.loads(done.text) or {})
+def run(services: Sequence[Service], *, dry: bool = False) -> None:
+    """Run the container in the foreground; its log goes to standard output.
 
-
-def run(services: Sequence[Service], image: Image, *, dry: bool = False) -> None:
-    """Run the container in the foreground until it ends; its log is ours.
+    SIGTERM, SIGINT and SIGHUP stop it; a second one kills it. Either way it is removed.
 
     Raises:
         BadInput: the profile takes more machines than this one.
+        EnvironmentLacks: it needs a GPU, and there is none.
         CheckFailed: the server ended by itself.
     """
     if len(services) > 1:
@@ -177,19 +180,72 @@ def run(services: Sequence[Service], image: Image, *, dry: bool = False) -> None
             f"{services[0].name} is one of {len(services)} machines", why="each runs its own command", do="add --print"
         )
     (service,) = services
-    words = render.argv(service, image.program)
-    say(f"$ {proc.quoted(words)}")
+    say(f"$ {proc.quoted(render.argv(service))}")
     if dry:
         return
+    if service.gpus:
+        gpu.demand(service.name)
     for mount in service.mounts:
         if mount.make:
             Path(mount.source.value).mkdir(parents=True, exist_ok=True)
-    done = proc.run(words, stream=True, check=False)
-    if done.code == _KILLED:
+    asked = launch(service)
+    events: SimpleQueue[str] = SimpleQueue()
+    with _signals(events):
+        container = engine().run(asked)
+        try:
+            code = _attended(container, events)
+        finally:
+            container.remove()
+    if code == _KILLED:
         raise CheckFailed(
-            "the container was killed",
-            why="by the kernel, whose memory the GPU shares on a Spark, unless somebody did",
+            "the server was killed",
+            why="probably out of memory: on a Spark, CPU and GPU share it",
             do="sudo dmesg | grep -i oom, then --flags '--gpu-memory-utilization 0.6'",
         )
-    if done.code not in _STOPPED:
-        raise CheckFailed(f"the container ended with status {done.code}", why="its own words stand above")
+    if code not in _STOPPED:
+        raise CheckFailed(f"the server ended with status {code}", why="its log is above")
+
+
+def _attended(container: DockerContainer, events: SimpleQueue[str]) -> int:
+    """Show a container's log until it ends or a signal comes; its exit status, 0 if we stopped it."""
+    lost: list[Exception] = []
+
+    def show() -> None:
+        try:
+            for piece in container.follow():
+                sys.stdout.buffer.write(piece)
+                sys.stdout.buffer.flush()
+        except Exception as failed:  # noqa: BLE001  raised below, in the main thread
+            lost.append(failed)
+        events.put("")
+
+    shown = threading.Thread(target=show, daemon=True)
+    shown.start()
+    came = events.get()
+    if came:
+        say(f"{came}: stopping {container.id}, which may take {_GRACE:.0f} s ...")
+        container.stop(grace=_GRACE)
+        shown.join(5)
+        return 0
+    if lost:
+        raise lost[0]
+    return container.wait()
+
+
+@contextmanager
+def _signals(events: SimpleQueue[str]) -> Iterator[None]:
+    """Put the names of signals into a queue, whose `put` may interrupt anything; the second one raises."""
+    seen: list[int] = []
+
+    def note(number: int, _: FrameType | None) -> None:
+        seen.append(number)
+        if len(seen) > 1:
+            raise KeyboardInterrupt
+        events.put(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

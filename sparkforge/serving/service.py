@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sparkforge.core.console import warn
+from sparkforge.core.errors import BadInput
+from sparkforge.engine import engine
 from sparkforge.inputs.recipes import Target
 from sparkforge.serving.profile import Cluster, Container
 from sparkforge.serving.words import Command
 
 HOME = "/home/vllm"
 CACHE = "sparkforge-cache"
-# Handed on where the user has them, so that neither a token nor a setting of the user's is written down.
-PASSED = ("HF_TOKEN", "HF_HUB_OFFLINE")
+# Passed on by name, so that no command line and no file holds a token, a key or a setting of the user's.
+KEY = "VLLM_API_KEY"  # vLLM's own: clients must send it as a bearer token
+PASSED = ("HF_TOKEN", "HF_HUB_OFFLINE", KEY)
+LOOPBACK = "127.0.0.1"
 _ENTRYPOINT = "/opt/sparkforge/entrypoint"
 # Ray's store of objects: vLLM passes messages beside it, and a share of the memory is what Ray would take.
 _OBJECTS = 1_000_000_000
@@ -74,7 +79,9 @@ class Service:
         mounts: what it sees of the host.
         words: after the image's name, a group for each line.
         note: for people: where and when to run it.
-        restart: whether a compose file keeps it running.
+        host: address of this machine on which its port is published.
+        key_file: that holds the API key; None takes the environment's, if there is one.
+        user: that runs it.
     """
 
     name: str
@@ -85,6 +92,8 @@ class Service:
     mounts: tuple[Mount, ...]
     words: tuple[tuple[str, ...], ...]
     note: str = ""
+    host: str = LOOPBACK
+    key_file: Path | None = None
     user: Word = field(default_factory=lambda: Word("$(id -u):0", f"{os.getuid()}:0", f"{os.getuid()}:0"))
 
 
@@ -94,7 +103,15 @@ def hub() -> Word:
     return Word("${HF_HOME:-$HOME/.cache/huggingface}", "${HF_HOME:-${HOME}/.cache/huggingface}", here)
 
 
-def services(command: Command, image: str, target: Target, *, model: Path | None = None) -> tuple[Service, ...]:
+def services(
+    command: Command,
+    image: str,
+    target: Target,
+    *,
+    model: Path | None = None,
+    host: str = LOOPBACK,
+    key_file: Path | None = None,
+) -> tuple[Service, ...]:
     """The container of a profile, or those of its machines, in the order in which they are started.
 
     Args:
@@ -102,8 +119,12 @@ def services(command: Command, image: str, target: Target, *, model: Path | None
         image: tag.
         target: of the image; `serve` gets the GPUs.
         model: folder on this machine where the profile's model is one.
+        host: address of this machine on which the server is reached.
+        key_file: that holds the API key.
     """
     profile = command.profile
+    if profile.container.network == "host" and not any(group[0].startswith("--host") for group in command.groups):
+        command = replace(command, groups=(*command.groups, ("--host", host)))
     mounts = [
         Mount(hub(), f"{HOME}/.cache/huggingface", make=True),
         Mount(Word.plain(CACHE), f"{HOME}/.cache/sparkforge", volume=True),
@@ -118,8 +139,51 @@ def services(command: Command, image: str, target: Target, *, model: Path | None
         env=dict(command.env),
         mounts=tuple(mounts),
         words=((profile.model,), *command.groups),
+        host=host,
+        key_file=key_file,
     )
     return (one,) if profile.cluster is None else _machines(one, command, profile.cluster)
+
+
+def launch(service: Service) -> engine.Launch:
+    """The container as an engine runs it here and now.
+
+    Raises:
+        BadInput: the file of the API key cannot be read, or is empty.
+    """
+    run = service.container
+    passed = {name: os.environ[name] for name in PASSED if name in os.environ and name not in service.env}
+    if service.key_file is not None:
+        passed[KEY] = _key(service.key_file)
+    if service.host != LOOPBACK and KEY not in passed:
+        warn(f"everybody who reaches {service.host} can use this server: --api-key-file FILE, or {KEY}")
+    return engine.Launch(
+        service.image,
+        [word for group in service.words for word in group],
+        env={**passed, **service.env},
+        user=service.user.value,
+        mounts=[engine.Mount(Path(one.source.value), one.target, read_only=one.read_only) for one in service.mounts],
+        ports=() if run.network == "host" else (run.port,),
+        publish=service.host,
+        gpus=service.gpus,
+        network="host" if run.network == "host" else None,
+        ipc="host" if run.ipc == "host" else None,
+        shm=run.shm,
+        devices=run.devices,
+        capabilities=run.capabilities,
+        ulimits=run.ulimits,
+        name=service.name,
+    )
+
+
+def _key(file: Path) -> str:
+    try:
+        key = file.read_text().strip()
+    except OSError as refused:
+        raise BadInput(f"the API key in {file} cannot be read", why=str(refused.strerror)) from refused
+    if not key:
+        raise BadInput(f"{file} is empty", why="it should hold the API key", do=f"openssl rand -hex 24 >{file}")
+    return key
 
 
 def _machines(one: Service, command: Command, cluster: Cluster) -> tuple[Service, ...]:
@@ -132,9 +196,7 @@ def _machines(one: Service, command: Command, cluster: Cluster) -> tuple[Service
 
     def on(address: str, suffix: str, words: tuple[tuple[str, ...], ...], note: str) -> Service:
         env = {**one.env, **_link(cluster, address)}
-        return Service(
-            f"{one.name}-{suffix}", one.image, one.gpus, one.container, env, one.mounts, words, note, one.user
-        )
+        return replace(one, name=f"{one.name}-{suffix}", env=env, words=words, note=note)
 
     return (
         on(head, "head", (("sh", "-c", script),), f"on {head}, first: it serves, and waits half an hour for the other"),

@@ -14,6 +14,7 @@ from sparkforge.smoke.client import Client, Completion
 # order, and must give the same tokens. One that comes from the cache is added up in another order, and on
 # near ties may rightly give others.
 PROMPT = "The smith looks at the metal and"
+_RENDERED = "<|start|>user<|message|>{}<|end|><|start|>assistant"  # by the chat template of the tiny model
 _BLOCK = 16
 _REPEATS = 3
 # A signal that Python does not catch ends a process with 128 + its number. vLLM catches SIGTERM, shuts its
@@ -80,6 +81,20 @@ def streamed(client: Client, tokens: int) -> Check:
         return f"{counted} tokens in {len(made.chunks)} pieces, the same text as in one reply", numbers
 
     return check("stream", look)
+
+
+def chatted(client: Client, tokens: int) -> Check:
+    """A chat answers with the tokens that were asked for, and the model gets the prompt that its template makes."""
+
+    def look() -> tuple[str, dict[str, float]]:
+        made = client.chat(PROMPT, tokens)
+        counted = count(made, tokens)
+        plain = client.complete(_RENDERED.format(PROMPT), 1).usage
+        if plain is None or made.usage is None or plain.prompt_tokens != made.usage.prompt_tokens:
+            raise CheckFailed("a chat whose prompt is not what the template makes", why=f"{made.usage}, {plain}")
+        return f"{counted} tokens of a chat", {"tokens": counted}
+
+    return check("chat", look)
 
 
 def repeated(client: Client, tokens: int) -> Check:

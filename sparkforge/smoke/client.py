@@ -1,4 +1,4 @@
-"""The small part of the OpenAI completions API that smoke speaks, strictly read.
+"""The small part of the OpenAI API that smoke speaks, strictly read.
 
 A reply is typed as it comes in: status 200 with a body that lacks `choices`, a stream that ends without
 `[DONE]`, or an event that is no JSON is a `BadReply` with the start of what came.
@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 import requests
 
 from sparkforge.core.errors import CheckFailed
 
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 _CONNECT_SECONDS = 5.0
 _EXCERPT = 300
 _OK = 200
@@ -48,6 +50,22 @@ class _Body(msgspec.Struct, frozen=True):
     usage: Usage | None = None
 
 
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    message: _Message
+    finish_reason: str | None = None
+    token_ids: list[int] | None = None
+
+
+class _Chat(msgspec.Struct, frozen=True):
+    choices: list[_Turn]
+    usage: Usage | None = None
+
+
 @dataclass(frozen=True)
 class Completion:
     """One completion, whole.
@@ -71,7 +89,7 @@ class Completion:
 
 @dataclass
 class Client:
-    """Asks one server for completions of one model.
+    """Asks one server for completions and chats of one model.
 
     Attributes:
         base: such as http://127.0.0.1:8000, without a slash at the end.
@@ -95,8 +113,8 @@ class Client:
             NoReply: nothing came.
         """
         begun = time.monotonic()
-        with self._post(prompt, tokens, stream=False) as reply:
-            body = _parsed(_read(reply))
+        with self._completion(prompt, tokens, stream=False) as reply:
+            body = _parsed(_read(reply), _Body)
         if not body.choices:
             raise BadReply("status 200 with an empty `choices`")
         choice = body.choices[0]
@@ -108,6 +126,22 @@ class Client:
             tuple(choice.prompt_token_ids or ()),
             (time.monotonic() - begun,),
         )
+
+    def chat(self, text: str, tokens: int) -> Completion:
+        """Exactly `tokens` greedy tokens of an answer to one message of a user, in one reply.
+
+        Raises:
+            BadReply: not a chat completion.
+            NoReply: nothing came.
+        """
+        begun = time.monotonic()
+        with self._post("chat/completions", {"messages": [{"role": "user", "content": text}]}, tokens) as reply:
+            body = _parsed(_read(reply), _Chat)
+        if not body.choices:
+            raise BadReply("status 200 with an empty `choices`")
+        turn = body.choices[0]
+        said, seconds = turn.message.content, time.monotonic() - begun
+        return Completion(said, turn.finish_reason, body.usage, tuple(turn.token_ids or ()), chunks=(seconds,))
 
     def stream(self, prompt: str | Sequence[int], tokens: int) -> Completion:
         """The same, streamed and put together; `chunks` says when the pieces came.
@@ -122,9 +156,9 @@ class Client:
         times: list[float] = []
         prompt_ids: tuple[int, ...] = ()
         finish, usage = None, None
-        with self._post(prompt, tokens, stream=True) as reply:
+        with self._completion(prompt, tokens, stream=True) as reply:
             for event in events(reply):
-                body = _parsed(event)
+                body = _parsed(event, _Body)
                 usage = body.usage or usage
                 for choice in body.choices:
                     texts.append(choice.text)
@@ -136,28 +170,31 @@ class Client:
             raise BadReply("a stream without a single choice")
         return Completion("".join(texts), finish, usage, tuple(ids), prompt_ids, tuple(times))
 
-    def _post(self, prompt: str | Sequence[int], tokens: int, *, stream: bool) -> requests.Response:
-        body: dict[str, object] = {
+    def _completion(self, prompt: str | Sequence[int], tokens: int, *, stream: bool) -> requests.Response:
+        body: dict[str, object] = {"prompt": prompt if isinstance(prompt, str) else list(prompt), "stream": stream}
+        if stream:
+            body["stream_options"] = {"include_usage": True}
+        return self._post("completions", body, tokens)
+
+    def _post(self, path: str, more: dict[str, object], tokens: int) -> requests.Response:
+        body = {
             "model": self.model,
-            "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "max_tokens": tokens,
             "temperature": 0,
             "ignore_eos": True,  # vLLM's: the count is then exact
             "return_token_ids": True,  # vLLM's
-            "stream": stream,
+            **more,
         }
-        if stream:
-            body["stream_options"] = {"include_usage": True}
         try:
             reply = self.session.post(
-                f"{self.base}/v1/completions", json=body, stream=True, timeout=(_CONNECT_SECONDS, self.timeout)
+                f"{self.base}/v1/{path}", json=body, stream=True, timeout=(_CONNECT_SECONDS, self.timeout)
             )
         except requests.RequestException as lost:
             raise NoReply(f"no reply from {self.base}", why=_reason(lost)) from lost
         if reply.status_code != _OK:
             with reply:
                 said = _excerpt(_read(reply))
-            raise BadReply(f"status {reply.status_code} for a completion", why=said)
+            raise BadReply(f"status {reply.status_code} for /v1/{path}", why=said)
         return reply
 
 
@@ -193,11 +230,11 @@ def _read(reply: requests.Response) -> bytes:
         raise NoReply("the reply broke off", why=_reason(lost)) from lost
 
 
-def _parsed(data: bytes) -> _Body:
+def _parsed(data: bytes, kind: type[_Kind]) -> _Kind:
     try:
-        return msgspec.json.decode(data, type=_Body)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-        raise BadReply("status 200 with a body that is no completion", why=f"{wrong}: {_excerpt(data)}") from wrong
+        raise BadReply("status 200 with another body than asked for", why=f"{wrong}: {_excerpt(data)}") from wrong
 
 
 def _excerpt(data: bytes) -> str:

@@ -10,7 +10,9 @@ from pathlib import Path
 from sparkforge.core.console import say
 from sparkforge.core.errors import BadInput
 from sparkforge.core.store import Store
+from sparkforge.engine import choose, gpu
 from sparkforge.engine.engine import Engine
+from sparkforge.image.labels import OURS
 from sparkforge.smoke import checks
 from sparkforge.smoke.checks import Check, Verdict, check
 from sparkforge.smoke.client import Client
@@ -62,6 +64,31 @@ class Bounds:
     start: float = 1200.0
     silence: float = 120.0
     stop: float = 60.0
+
+
+def smoke_image(
+    store: Store, image: str, engine: str = "auto", *, target: str = "", model: Path | None = None
+) -> SmokeReport:
+    """Smoke an image where an engine holds it; an image of target `serve` gets the GPUs.
+
+    Args:
+        store: of verdicts on engines and of the tiny model.
+        image: tag.
+        engine: docker, buildah or auto.
+        target: of the image; the image's own label counts where none is given.
+        model: directory of weights, as in `smoke`.
+
+    Raises:
+        EnvironmentLacks: no engine works, or the image needs a GPU and this machine has none.
+        BadInput: no engine holds the image.
+    """
+    if target == "serve":
+        gpu.demand(image)
+    found = choose.find(store, image, engine)
+    gpus = found.labels(image).get(f"{OURS}target", target) == "serve"
+    if gpus:
+        gpu.demand(image)
+    return smoke(image, found, store=store, model=model, gpus=gpus)
 
 
 def smoke(
@@ -177,7 +204,7 @@ class _Run:
         if self.site.users:
             found.append(checks.kept(server.unwritten()))
         if tiny:
-            found.append(regret(client, server.reference, model=server.model))
+            found += [checks.chatted(client, _TOKENS), regret(client, server.reference, model=server.model)]
         begun = time.monotonic()
         code = server.stop(grace=self.bounds.stop)
         seconds = time.monotonic() - begun

@@ -33,6 +33,7 @@ def typed(*words, **env):
         (("build", "--target", "gpu"), 2, "choices: serve, cpu"),
         (("build", "--stack", "vllm-9"), 2, "stacks: vllm-0.21"),
         (("smoke", "--model", "/nowhere"), 2, "is no folder"),
+        (("smoke", "--against", "x"), 2, "invoke --help smoke"),
         (("overlay", "--into", "/nowhere", "--revert"), 2, "no virtual environment"),
         (("serve", "--profile", "fast"), 2, "profiles: gpt-oss-120b-eagle3"),
     ],

@@ -16,7 +16,11 @@ static void term(int number) {
 int main(int count, char **words) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     const char *what = count > 1 ? words[1] : "";
-    for (int at = 1; at < count; at++) printf("word %s\n", words[at]);
+    for (int at = 1; at < count; at++) {
+        printf("word %s\n", words[at]);
+        if (!strcmp(words[at], "--deaf")) what = "deaf";  // as a flag behind other words
+        if (!strcmp(words[at], "--fail")) return 7;
+    }
     for (char **one = environ; *one; one++) printf("env %s\n", *one);
     printf("user %d:%d\n", (int)getuid(), (int)getgid());
     fprintf(stderr, "on standard error\n");

@@ -14,7 +14,7 @@ import yaml
 from sparkforge.serving import render
 from sparkforge.serving.profile import Container
 from sparkforge.serving.serve import changed
-from sparkforge.serving.service import Mount, Word, services
+from sparkforge.serving.service import Mount, Word, launch, services
 from sparkforge.serving.words import command, with_users
 
 IMAGE = "localhost/sparkforge:a"
@@ -26,11 +26,12 @@ docker run --rm \\
     --gpus all \\
     --user "$(id -u):0" \\
     --ipc host \\
-    --publish 8000:8000 \\
+    --publish 127.0.0.1:8000:8000 \\
     --volume "${HF_HOME:-$HOME/.cache/huggingface}:/home/vllm/.cache/huggingface" \\
     --volume sparkforge-cache:/home/vllm/.cache/sparkforge \\
     --env HF_TOKEN \\
     --env HF_HUB_OFFLINE \\
+    --env VLLM_API_KEY \\
     --env VLLM_MXFP4_MOE_KERNEL=marlin \\
     localhost/sparkforge:a \\
     openai/gpt-oss-120b \\
@@ -160,7 +161,7 @@ def test_shared_memory_of_a_private_kind(known):
     words = render.argv(service)
     assert "--ipc" not in words
     assert words[words.index("--shm-size") + 1] == "2g"
-    assert words[words.index("--publish") + 1] == "9000:9000"
+    assert words[words.index("--publish") + 1] == "127.0.0.1:9000:9000"
     assert words[words.index("--port") + 1] == "9000"
     assert told(render.compose(service), dict(os.environ)) == words[1:]
 
@@ -181,6 +182,53 @@ def test_what_a_user_says_takes_the_place_of_the_profiles_word(made):
     assert "--max-num-seqs" not in words
     assert "--max-model-len" not in words
     assert words[-5:] == ["--max-num-seqs=2", "--max_model_len", "-1", "--stream-interval", "4"]
+
+
+def test_an_engine_gets_what_a_docker_run_says(known, made, monkeypatch):
+    """Word by word: each option of the printed command has its place in the launch."""
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "VLLM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in known.profiles:
+        for service in made(name, model=Path("/a b/$c"), parts="all"):
+            words, asked = render.argv(service), launch(service)
+            at = words.index(asked.image)
+            options = list(pairwise(words[:at]))
+            assert words[at + 1 :] == asked.command, name
+            assert [value for flag, value in options if flag == "--volume"] == [one.text for one in asked.mounts]
+            env = dict(value.split("=", 1) for flag, value in options if flag == "--env" and "=" in value)
+            assert env == asked.env
+            assert [value for flag, value in options if flag == "--device"] == list(asked.devices)
+            assert [value for flag, value in options if flag == "--cap-add"] == list(asked.capabilities)
+            limits = [value for flag, value in options if flag == "--ulimit"]
+            assert limits == [f"{limit}={value}" for limit, value in asked.ulimits.items()]
+            published = [value for flag, value in options if flag == "--publish"]
+            assert published == [f"{asked.publish}:{port}:{port}" for port in asked.ports]
+            said = dict(options)
+            one_each = (
+                said.get("--network"),
+                said.get("--ipc"),
+                said.get("--shm-size"),
+                said["--user"],
+                said["--name"],
+            )
+            assert one_each == (asked.network, asked.ipc, asked.shm, asked.user, asked.name)
+            assert ("--gpus" in words) is asked.gpus
+
+
+def test_a_setting_of_the_users_is_passed_on_by_value(made, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "a token")
+    (service,) = made(SHORT)
+    assert launch(service).env["HF_TOKEN"] == "a token"
+    assert "a token" not in " ".join(render.argv(service))
+
+
+def test_on_the_hosts_network_the_server_itself_listens_where_it_is_told(known, made):
+    (head, _) = made("gpt-oss-120b-two-sparks", nodes="10.0.0.1,10.0.0.2")
+    assert "--host 127.0.0.1" in head.words[0][2]
+    command_ = with_users(command(known, known.find("gpt-oss-120b-two-sparks"), "soaked"), ["--host", "10.0.0.1"])
+    head, _ = services(command_, IMAGE, "serve")
+    assert "--host 10.0.0.1" in head.words[0][2]
+    assert "127.0.0.1" not in head.words[0][2]
 
 
 def test_two_machines(made):

@@ -1,40 +1,43 @@
 """`invoke serve` and `invoke profiles` as a person types them, with a Docker that tells what it was asked."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from sparkforge.cli import namespace
 from sparkforge.core import console
+from sparkforge.core.errors import EnvironmentLacks
 from sparkforge.core.platforms import Platform
 from sparkforge.core.program import Program
-from sparkforge.engine.docker import Docker
+from sparkforge.engine import gpu
 from sparkforge.serving import serve
 
 HERE = Platform.host()
-DOCKER = """\
-#!/usr/bin/env python3
-import json, os, sys
-words = sys.argv[1:]
-with open(os.environ["TOLD"], "a") as file:
-    file.write(json.dumps(words) + "\\n")
-images = json.loads(os.environ["IMAGES"])
-if words[0] == "version":
-    sys.exit("Cannot connect to the Docker daemon") if os.environ.get("DOWN") else print("28.0")
-elif words[0] == "images":
-    wanted = {word.partition("=")[2] for word in words if word.startswith("label=")}
-    for name, labels in images.items():
-        if wanted <= {f"{key}={value}" for key, value in labels.items()}:
-            print(name)
-elif words[:2] == ["image", "inspect"]:
-    if words[-1] not in images:
-        sys.exit("No such image")
-    print(json.dumps(images[words[-1]]))
-elif words[0] == "run":
-    sys.exit(int(os.environ.get("STATUS", "0")))
-"""
+
+
+class Daemon:
+    """An engine with these images, whose containers end by themselves at once."""
+
+    def __init__(self, images, status=0, down=False):
+        self.images, self.status, self.down, self.ran = images, status, down, []
+
+    def find(self, labels):
+        if self.down:
+            raise EnvironmentLacks("no Docker daemon answers", do="invoke setup")
+        return [tag for tag, has in self.images.items() if labels.items() <= has.items()]
+
+    def has(self, tag):
+        return tag in self.images
+
+    def labels(self, tag):
+        return self.images[tag]
+
+    def run(self, launch):
+        self.ran.append(launch)
+        return SimpleNamespace(
+            id="one", follow=lambda: iter(()), wait=lambda: self.status, remove=lambda: self.ran.append("removed")
+        )
 
 
 def labelled(target, stack="vllm-0.21", platform=HERE.oci, **more):
@@ -54,34 +57,27 @@ IMAGES = {
 @pytest.fixture
 def typed(tmp_path, monkeypatch, capsys):
     """Runs our program in this process: a process each would take a second each."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    docker = programs / "docker"
-    docker.write_text(DOCKER)
-    docker.chmod(0o755)
-    told = tmp_path / "told"
     home = tmp_path / "home"
     home.mkdir()
-    monkeypatch.setattr(serve, "clients", lambda: [Docker(str(docker))])
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev" / "nvidia0").touch()
+    monkeypatch.setattr(gpu, "DEV", tmp_path / "dev")
     monkeypatch.delenv("HF_HOME", raising=False)
-    for name, value in {"TOLD": told, "HOME": home, "SPARKFORGE_STORE": tmp_path / "store"}.items():
+    for name, value in {"HOME": home, "SPARKFORGE_STORE": tmp_path / "store"}.items():
         monkeypatch.setenv(name, str(value))
 
-    def run(*words, images=IMAGES, **env):
-        told.write_text("")
-        code = 0
+    def run(*words, images=IMAGES, **how):
+        code, daemon = 0, Daemon(images, **how)
         with monkeypatch.context() as patch:
-            for name, value in {"IMAGES": json.dumps(images), **env}.items():
-                patch.setenv(name, value)
+            patch.setattr(serve, "engine", lambda: daemon)
             try:
                 Program(namespace=namespace()).run(["invoke", *words])
             except SystemExit as ended:
                 code = ended.code or 0
         out, err = capsys.readouterr()
-        ran = [json.loads(line) for line in told.read_text().splitlines() if '"run"' in line]
-        return SimpleNamespace(returncode=code, stdout=out, stderr=err, ran=ran)
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err, ran=daemon.ran)
 
-    run.home = home
+    run.home, run.dev = home, tmp_path / "dev"
     yield run
     console.quiet(on=False)
 
@@ -89,9 +85,12 @@ def typed(tmp_path, monkeypatch, capsys):
 def test_no_words_run_the_default_profile_on_the_newest_image(typed):
     done = typed("serve")
     assert done.returncode == 0, done.stderr
-    (words,) = done.ran
-    assert words[words.index("localhost/sparkforge:newest") + 1] == "openai/gpt-oss-120b"
-    assert f"{typed.home}/.cache/huggingface:/home/vllm/.cache/huggingface" in words
+    launch, removed = done.ran
+    assert removed == "removed"
+    assert (launch.image, launch.command[0]) == ("localhost/sparkforge:newest", "openai/gpt-oss-120b")
+    assert (launch.gpus, launch.ports, launch.publish) == (True, (8000,), "127.0.0.1")
+    assert f"{typed.home}/.cache/huggingface:/home/vllm/.cache/huggingface" in [one.text for one in launch.mounts]
+    assert "sparkforge-cache:/home/vllm/.cache/sparkforge" in [one.text for one in launch.mounts]
     assert (typed.home / ".cache" / "huggingface").is_dir()
     assert "profile gpt-oss-120b-short, parts marlin-moe" in done.stderr
     assert "off: xqa-decode" in done.stderr
@@ -105,7 +104,7 @@ def test_a_dry_run_runs_nothing_and_makes_no_folder(typed):
 
 
 @pytest.mark.parametrize(
-    ("words", "env", "images", "status", "said"),
+    ("words", "how", "images", "status", "said"),
     [
         (("--profile", "fast"), {}, IMAGES, 2, "profiles: gpt-oss-120b-eagle3"),
         (("--parts", "fast"), {}, IMAGES, 2, "parts: marlin-moe, dense-mxfp4"),
@@ -119,14 +118,17 @@ def test_a_dry_run_runs_nothing_and_makes_no_folder(typed):
         (("--image", "localhost/sparkforge:lost"), {}, IMAGES, 3, "there is no image localhost/sparkforge:lost"),
         ((), {}, {}, 3, "do:  invoke build --target serve"),
         (("--profile", "tiny"), {}, {}, 3, "do:  invoke build --target cpu"),
-        ((), {"DOWN": "1"}, IMAGES, 3, "no Docker that answers"),
-        ((), {"STATUS": "1"}, IMAGES, 1, "the container ended with status 1"),
-        ((), {"STATUS": "137"}, IMAGES, 1, "--gpu-memory-utilization"),
-        ((), {"STATUS": "143"}, IMAGES, 0, ""),
+        ((), {"down": True}, IMAGES, 3, "no Docker daemon answers"),
+        ((), {"status": 1}, IMAGES, 1, "the server ended with status 1"),
+        ((), {"status": 137}, IMAGES, 1, "--gpu-memory-utilization"),
+        ((), {"status": 143}, IMAGES, 0, ""),
+        (("--host", "spark"), {}, IMAGES, 2, "is no IP address"),
+        (("--api-key-file", "/nowhere"), {}, IMAGES, 2, "/nowhere cannot be read"),
+        (("--api-key-file", "/dev/null"), {}, IMAGES, 2, "/dev/null is empty"),
     ],
 )
-def test_a_status_and_a_sentence(typed, words, env, images, status, said):  # noqa: PLR0917  columns of a table
-    done = typed("serve", *words, images=images, **env)
+def test_a_status_and_a_sentence(typed, words, how, images, status, said):  # noqa: PLR0917  columns of a table
+    done = typed("serve", *words, images=images, **how)
     assert done.returncode == status, done.stderr
     assert said in done.stderr
     assert done.stdout == ""
@@ -154,7 +156,8 @@ def test_what_is_printed_needs_no_image(typed):
     assert done.returncode == 0
     assert done.stdout.startswith('mkdir -p "${HF_HOME')
     assert f"localhost/sparkforge:vllm-0.21-serve-12.1f-{HERE.debian}" in done.stdout
-    assert "--publish 9000:9000" in done.stdout
+    assert "--publish 127.0.0.1:9000:9000" in done.stdout
+    assert "--env VLLM_API_KEY" in done.stdout
     assert "not here yet" in done.stderr
     assert done.ran == []
 
@@ -162,10 +165,31 @@ def test_what_is_printed_needs_no_image(typed):
 def test_the_tiny_model_is_made_and_mounted(typed):
     done = typed("serve", "--profile", "tiny")
     assert done.returncode == 0, done.stderr
-    (words,) = done.ran
-    (mount,) = [word for word in words if word.endswith(":/models/tiny:ro")]
-    assert Path(mount.partition(":")[0], "config.json").is_file()
-    assert "localhost/sparkforge:cpu" in words
+    launch, _ = done.ran
+    (mount,) = [one for one in launch.mounts if one.target == "/models/tiny"]
+    assert (mount.source / "config.json").is_file()
+    assert mount.read_only
+    assert (launch.image, launch.gpus) == ("localhost/sparkforge:cpu", False)
+
+
+def test_a_machine_without_a_gpu_is_told_before_anything_starts(typed):
+    (typed.dev / "nvidia0").unlink()
+    done = typed("serve")
+    assert (done.returncode, done.ran) == (3, [])
+    assert "needs an NVIDIA GPU, and this machine has none" in done.stderr
+    assert not (typed.home / ".cache").exists()
+    assert typed("serve", "--dry-run").returncode == 0
+
+
+def test_a_printed_command_reads_the_key_from_its_file(typed, tmp_path):
+    (tmp_path / "a key").write_text("s3cret\n")
+    words = ("serve", "--api-key-file", str(tmp_path / "a key"), "--host", "0.0.0.0", "--profile", "gpt-oss-120b-long")
+    shell = typed(*words, "--print").stdout
+    assert f"""VLLM_API_KEY="$(cat '{tmp_path}/a key')" docker run --rm""" in shell
+    assert "--publish 0.0.0.0:8000:8000" in shell
+    composed = typed(*words, "--compose").stdout
+    assert composed.startswith(f"""# start it with: VLLM_API_KEY="$(cat '{tmp_path}/a key')" docker compose up""")
+    assert "s3cret" not in shell + composed + typed(*words, "--dry-run").stderr + typed(*words, "--json").stdout
 
 
 def test_json_says_it_all(typed):

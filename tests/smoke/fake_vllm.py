@@ -27,6 +27,9 @@ class Handler(BaseHTTPRequestHandler):
             return self._send(b'{"error": {"message": "out of memory"}}', status=500)
         if fault == "silent":
             return time.sleep(1.0)
+        chat = self.path == "/v1/chat/completions"
+        if chat:
+            asked |= {"prompt": asked["messages"][0]["content"], "stream": False}
         prompt = list(asked["prompt"].encode())
         ids = [(place * 7 + len(prompt)) % 251 for place in range(asked["max_tokens"])]
         if fault == "nondeterministic":
@@ -42,10 +45,14 @@ class Handler(BaseHTTPRequestHandler):
         finish = "stop" if fault == "finish" else "length"
         if asked["stream"]:
             return self._stream(fault, prompt, ids, usage, finish)
-        return self._whole(fault, prompt, ids, usage, finish)
+        if chat and fault == "no template":
+            usage |= {"prompt_tokens": usage["prompt_tokens"] - 1, "total_tokens": usage["total_tokens"] - 1}
+        return self._whole(fault, prompt, ids, usage, finish, chat=chat and fault != "no chat")
 
-    def _whole(self, fault, prompt, ids, usage, finish):
+    def _whole(self, fault, prompt, ids, usage, finish, *, chat):
         choice = self._choice(fault, ids, finish) | {"prompt_token_ids": prompt}
+        if chat:
+            choice["message"] = {"role": "assistant", "content": choice.pop("text")}
         body = {"choices": [choice], "usage": usage}
         if fault == "no choices":
             del body["choices"]

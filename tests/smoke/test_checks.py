@@ -1,6 +1,6 @@
 import pytest
 
-from sparkforge.smoke.checks import Verdict, repeated, stopped, streamed, whole
+from sparkforge.smoke.checks import Verdict, chatted, repeated, stopped, streamed, whole
 
 ANY_REPLY = [
     "no choices",
@@ -17,7 +17,7 @@ ANY_REPLY = [
 ]
 
 
-@pytest.mark.parametrize("look", [whole, streamed, repeated])
+@pytest.mark.parametrize("look", [whole, streamed, repeated, chatted])
 def test_a_right_server_passes(client, look):
     found = look(client(), 8)
     assert found.verdict is Verdict.PASSED, found.said
@@ -36,6 +36,11 @@ def test_a_wrong_reply_fails(client, fault):
 @pytest.mark.parametrize("fault", [*ANY_REPLY, "one piece", "no done", "after done", "other stream", "breaks off"])
 def test_a_wrong_stream_fails(client, fault):
     assert streamed(client(fault), 8).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize("fault", [*(one for one in ANY_REPLY if one != "prompt ids short"), "no chat", "no template"])
+def test_a_wrong_chat_fails(client, fault):
+    assert chatted(client(fault), 8).verdict is Verdict.FAILED
 
 
 def test_tokens_that_change_fail_and_the_place_is_named(client):

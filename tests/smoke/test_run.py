@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.core.store import Store
+from sparkforge.engine import gpu
 from sparkforge.smoke.checks import Verdict
-from sparkforge.smoke.run import Bounds, look, smoke_venv
+from sparkforge.smoke.run import Bounds, look, smoke_image, smoke_venv
 from sparkforge.smoke.venv_site import VenvSite
 
 PATIENT = Bounds(start=60.0, silence=60.0, stop=60.0)  # whatever else the machine does
@@ -35,13 +36,14 @@ def test_a_right_server_passes_and_nothing_stays(fake_venv, store, monkeypatch, 
         "completion": "passed",
         "stream": "passed",
         "deterministic": "passed",
+        "chat": "passed",
         "regret": "passed",
         "shutdown": "passed",
         "as another user": "skipped",
     }
     assert list(tmp_path.glob("sparkforge-smoke-*")) == []
     assert json.loads(report.json())["passed"] is True
-    assert "all 6 checks passed" in report.summary
+    assert "all 7 checks passed" in report.summary
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,7 @@ def test_a_right_server_passes_and_nothing_stays(fake_venv, store, monkeypatch, 
         ("usage off", "completion"),
         ("one piece", "stream"),
         ("nondeterministic", "deterministic"),
+        ("no template", "chat"),
         ("status 3", "shutdown"),
         ("traceback", "shutdown"),
         ("ignores SIGTERM", "shutdown"),
@@ -122,3 +125,33 @@ def test_removing_a_server_that_runs_leaves_nothing(fake_venv, tmp_path, monkeyp
         os.killpg(started.process.pid, signal.SIGKILL)
     assert not started.scratch.exists()
     started.remove()  # twice is no error
+
+
+class Holder:
+    """An engine that holds an image of a target."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def labels(self, tag):
+        return {"dev.sparkforge.target": self.target}
+
+
+@pytest.mark.parametrize(("target", "label"), [("serve", "serve"), ("", "serve")])
+def test_an_image_that_needs_a_gpu_is_refused_before_anything_starts(monkeypatch, tmp_path, target, label):
+    monkeypatch.setattr(gpu, "DEV", tmp_path)
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path)
+    monkeypatch.setattr("sparkforge.smoke.run.choose.find", lambda *_: Holder(label))
+    monkeypatch.setattr("sparkforge.smoke.run.smoke", lambda *_, **__: pytest.fail("it was started"))
+    with pytest.raises(EnvironmentLacks, match="needs an NVIDIA GPU") as lacks:
+        smoke_image(None, "an-image", target=target)
+    assert lacks.value.status == 3
+
+
+@pytest.mark.parametrize(("label", "gpus"), [("serve", True), ("cpu", False)])
+def test_an_image_of_target_serve_gets_the_gpus(monkeypatch, tmp_path, label, gpus):
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(gpu, "DEV", tmp_path)
+    monkeypatch.setattr("sparkforge.smoke.run.choose.find", lambda *_: Holder(label))
+    monkeypatch.setattr("sparkforge.smoke.run.smoke", lambda *_, gpus, **__: gpus)
+    assert smoke_image(None, "an-image") is gpus

@@ -19,6 +19,7 @@ def test_vllm_passes(cpu_venv, tmp_path):
         "completion",
         "stream",
         "deterministic",
+        "chat",
         "regret",
         "shutdown",
         "as another user",
