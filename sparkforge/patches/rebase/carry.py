@@ -9,15 +9,19 @@ from pathlib import Path
 import msgspec
 
 from sparkforge.core.errors import BadInput
+from sparkforge.core.paths import shown
 from sparkforge.core.store import Store
 from sparkforge.git.objects import contents
+from sparkforge.git.of_store import git_of
 from sparkforge.inputs import releases
 from sparkforge.inputs.recipes import Stack, Upstream
 from sparkforge.patches.place import place
+from sparkforge.patches.rebase import item
 from sparkforge.patches.rebase.engine import judge
-from sparkforge.patches.rebase.item import of_series
+from sparkforge.patches.rebase.foreign import read
 from sparkforge.patches.rebase.origin import ByClone, ByRelease, traced
 from sparkforge.patches.rebase.outcome import Outcome, Verdict
+from sparkforge.patches.rebase.trees import imported
 from sparkforge.patches.series import load
 
 _REQUIREMENTS = "requirements/cuda.txt"
@@ -120,15 +124,16 @@ def carry(
         BadInput: a release cannot be a target, or an accepted name is no patch.
         CheckFailed: a series does not apply to its own pin.
     """
-    known = {name: of_series(place(stack, store, name).git, load(place(stack, store, name).folder)) for name in wanted}
-    if unknown := accepted - {word for items in known.values() for item in items for word in (item.id, item.name)}:
+    places = {name: place(stack, store, name) for name in wanted}
+    known = {name: item.of_series(at.git, load(at.folder)) for name, at in places.items()}
+    if unknown := accepted - {word for items in known.values() for one in items for word in (one.id, one.name)}:
         raise BadInput(f"{', '.join(sorted(unknown))} is no patch of the series")
     reports = []
     for name, release in wanted.items():
-        at, items = place(stack, store, name), known[name]
+        at, items = places[name], known[name]
         upstream = releases.at(stack.upstreams[name], release)
         pin = releases.commit(store, name, upstream)
-        own = accepted & {word for item in items for word in (item.id, item.name)}
+        own = accepted & {word for one in items for word in (one.id, one.name)}
         judged = judge(at.git, at.commit, pin.commit, items, own)
         verdicts = judged.verdicts
         pinned = stack.upstreams[name]
@@ -144,3 +149,24 @@ def carry(
 def _commits(store: Store, name: str, upstream: Upstream) -> Callable[[str], str]:
     """The commit of each release of an upstream, fetched when it is asked for first."""
     return lambda release: releases.commit(store, name, releases.at(upstream, release)).commit
+
+
+def of_series(store: Store, folder: Path, start: Path, target: Path, accepted: frozenset[str] = frozenset()) -> Report:
+    """Take any quilt series from one tree to another.
+
+    Args:
+        store: the trees are imported into its repository.
+        folder: the folder with the file `series`.
+        start: folder or archive that the series is for.
+        target: folder or archive that it is taken to.
+        accepted: patches that are dropped.
+
+    Raises:
+        BadInput: a tree or a patch cannot be read without guessing.
+        CheckFailed: a patch does not apply to its own tree.
+    """
+    git = git_of(store)
+    old, new = (imported(git, place) for place in (start, target))
+    judged = judge(git, old, new, read(folder, git, old), accepted)
+    trees = git.text("rev-parse", f"{old}^{{tree}}", f"{new}^{{tree}}").split()
+    return Report(shown(folder), shown(start), shown(target), trees[0], trees[1], judged.tree, judged.verdicts)

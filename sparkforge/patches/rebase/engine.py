@@ -76,14 +76,16 @@ def chain(git: Git, old: str, items: Sequence[Item]) -> tuple[str, ...]:
     Raises:
         CheckFailed: a patch does not apply.
     """
-    found = walk.changes(git, old, [(item.name, item.raw) for item in items])
-    if len(found) < len(items):
+    full = [item for item in items if item.raw]
+    found = walk.changes(git, old, [(item.name, item.raw) for item in full])
+    if len(found) < len(full):
         raise CheckFailed(
-            f"{items[len(found)].name} does not apply to the tree that the series is for",
+            f"{full[len(found)].name} does not apply to the tree that the series is for",
             why=f"the {len(found)} patches before it do",
             do="name the tree that the series was made on",
         )
-    made = walk.written(git, old, [(change, item.mail) for change, item in zip(found, items, strict=True)])
+    change_of = dict(zip((item.name for item in full), found, strict=True))
+    made = walk.written(git, old, [(change_of.get(item.name, {}), item.mail) for item in items])
     return (old, *(one.commit for one in made))
 
 
@@ -101,7 +103,7 @@ def _told(one: Verdict, found: Found) -> Verdict:
     tests = [*one.evidence, Evidence(Probe.LINES, share.most, f"{share.there} of {share.of} new lines")]
     outcome = one.outcome
     if share.most and outcome in {Outcome.CONFLICT, Outcome.CASCADE}:
-        outcome = Outcome.UPSTREAMED if share.all else Outcome.PARTLY
+        outcome = Outcome.UPSTREAMED if share.nearly_all else Outcome.PARTLY
     shown = []
     for conflict in one.conflicts:
         holders = () if conflict.now else found.holders(_old_lines(conflict))

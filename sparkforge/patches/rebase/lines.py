@@ -40,13 +40,13 @@ class Share:
 
     @property
     def most(self) -> bool:
-        """At least half of them, and more than one line."""
-        return self.of > 1 and 2 * self.there >= self.of
+        """At least half of them: upstream has some of the patch."""
+        return self.there > 0 and 2 * self.there >= self.of
 
     @property
-    def all(self) -> bool:
-        """Every one of them, and more than one line."""
-        return self.of > 1 and self.there == self.of
+    def nearly_all(self) -> bool:
+        """At least three quarters of them: upstream has the patch, reworded here and there."""
+        return self.there > 0 and 4 * self.there >= 3 * self.of
 
 
 @lru_cache(maxsize=4)

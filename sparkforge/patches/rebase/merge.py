@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sparkforge.core.errors import CheckFailed
-from sparkforge.git.objects import TreeEntry, contents
+from sparkforge.git.objects import TreeEntry, contents, stage
 from sparkforge.git.repository import Git
 
 # New files stay where the patch puts them, whatever folder upstream renamed: other lines of the patch name that place.
@@ -75,17 +74,17 @@ def settled(git: Git, merged: Merged) -> str:
     """Tree of a merge with what could not be merged settled in the patch's favour."""
     if merged.clean:
         return merged.tree
-    lines = []
-    for sides in merged.left:
-        entry = sides.theirs
-        if entry is None:
-            lines.append(f"0 {'0' * 40}\t{sides.path}\0")
-            continue
-        blob = _theirs(git, sides) if sides.base and sides.ours else entry.blob
-        lines.append(f"{entry.mode} {blob}\t{sides.path}\0")
-    with index(git, merged.tree) as env:
-        git.run("update-index", "-z", "--index-info", stdin="".join(lines).encode("utf-8", "surrogateescape"), env=env)
-        return git.text("write-tree", env=env)
+    with git.staged(merged.tree) as (within, _):
+        stage(within, (_favoured(git, sides) for sides in merged.left))
+        return within.text("write-tree")
+
+
+def _favoured(git: Git, sides: Sides) -> TreeEntry:
+    """Entry of a file as the patch wants it; mode 0 where it is to go."""
+    if sides.theirs is None:
+        return TreeEntry("0", "0" * 40, sides.path)
+    blob = _theirs(git, sides) if sides.base and sides.ours else sides.theirs.blob
+    return TreeEntry(sides.theirs.mode, blob, sides.path)
 
 
 def _theirs(git: Git, sides: Sides) -> str:
@@ -102,36 +101,23 @@ def _theirs(git: Git, sides: Sides) -> str:
     return git.text("hash-object", "-w", "--stdin", stdin=made)
 
 
-@contextmanager
-def index(git: Git, tree: str) -> Iterator[dict[str, str]]:
-    """Environment with a temporary index that holds a tree."""
-    with tempfile.TemporaryDirectory(prefix="sparkforge-index-") as folder:
-        env = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
-        git.run("read-tree", tree, env=env)
-        yield env
-
-
 def applied(git: Git, tree: str, raw: bytes) -> str | None:
     """Tree with a patch applied, at an offset where it must be; None where git refuses it."""
-    with index(git, tree) as env:
-        if not _apply(git, env, raw):
-            return None
-        return git.text("write-tree", env=env)
+    with git.staged(tree) as (within, _):
+        return within.text("write-tree") if _apply(within, raw) else None
 
 
 def reverses(git: Git, trees: Sequence[str], raw: bytes) -> tuple[bool, ...]:
     """Whether a patch can be taken back out of each of these trees: whether they have it."""
     found = []
     for tree in trees:
-        with index(git, tree) as env:
-            found.append(_apply(git, env, raw, "--reverse", "--check"))
+        with git.staged(tree) as (within, _):
+            found.append(_apply(within, raw, "--reverse", "--check"))
     return tuple(found)
 
 
-def _apply(git: Git, env: dict[str, str], raw: bytes, *words: str) -> bool:
-    # Git looks below its working directory, so it stands where there is nothing.
-    folder = Path(env["GIT_INDEX_FILE"]).parent
-    done = git.done("apply", "--cached", *words, "-", stdin=raw, env=env, cwd=folder, check=False)
+def _apply(git: Git, raw: bytes, *words: str) -> bool:
+    done = git.done("apply", "--cached", "--allow-empty", *words, "-", stdin=raw or b"\n", check=False)
     if done.code not in (0, 1):  # 128 where the patch is corrupt: a defect of its bytes, not of the tree
         raise CheckFailed("git apply cannot read a patch", why=done.err.decode(errors="replace").strip()[:200])
     return done.code == 0

@@ -27,7 +27,7 @@ class Outcome(Enum):
             return "carry"
         if self in {Outcome.UPSTREAMED, Outcome.OBSOLETE, Outcome.EMPTY}:
             return "drop"
-        return {Outcome.PARTLY: "redo what is left", Outcome.CASCADE: "after the others"}.get(self, "resolve")
+        return {Outcome.PARTLY: "keep what is left", Outcome.CASCADE: "after the others"}.get(self, "resolve")
 
 
 class Probe(Enum):

@@ -167,6 +167,13 @@ def test_half_of_the_lines_of_a_conflict_is_partly_too(forge):
     )
 
 
+def test_three_quarters_of_the_lines_of_a_conflict_are_upstreamed(forge):
+    changed = {"pkg/numbers.txt": changed_numbers(2, 9, 16, 22)}
+    new = changed_numbers(2, 9, 16).replace(b"line 22\n", b"upstream 22\n")
+    verdict = one(forge, {"pkg/numbers.txt": new}, (text(), changed))
+    assert (verdict.outcome, verdict.found(Probe.LINES).said) == (Outcome.UPSTREAMED, "3 of 4 new lines")
+
+
 def test_less_than_half_stays_a_conflict(forge):
     changed = {"pkg/numbers.txt": changed_numbers(2, 12, 22)}
     new = changed_numbers(2).replace(b"line 22\n", b"upstream 22\n")
