@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from invoke.collection import Collection
 
-from sparkforge.cli import aot, aot_checks, backends, build, kernels, patches, project, proofs, rebase, roofline, serve
+from sparkforge.cli import aot, backends, build, kernels, patches, project, proofs, rebase, roofline, serve
 
 
 def namespace() -> Collection:
@@ -15,10 +15,7 @@ def namespace() -> Collection:
             top.add_task(task, name=name)
     top.add_collection(Collection.from_module(patches, name="patches"))
     top.add_collection(Collection.from_module(rebase, name="rebase"))
-    modules = Collection.from_module(aot, name="aot")
-    for name, task in Collection.from_module(aot_checks).tasks.items():
-        modules.add_task(task, name=name)
-    top.add_collection(modules)
+    top.add_collection(Collection.from_module(aot, name="aot"))
     top.add_collection(Collection.from_module(kernels, name="kernels"))
     top.add_collection(Collection.from_module(proofs, name="proofs"))
     return top

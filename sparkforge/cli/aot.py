@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from invoke.context import Context
@@ -10,11 +11,24 @@ from invoke.tasks import task
 
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
-from sparkforge.inspect.module_facts import BuiltModule
+
+if TYPE_CHECKING:
+    from sparkforge.image.module_step import ModuleJob
 
 _ARCH = "architectures of SM12x, such as 12.1f"
 _PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
 _AOT = "needed: modules of parts that are on by default; all: those of every part"
+_FOLDER = "folder of modules with aot.json; the store's for the series as it is where none is named"
+_OUT = "file for the result, as JSON"
+
+
+def _job(stack: str, *, as_json: bool, **options: Any) -> ModuleJob:
+    from sparkforge.image import request
+    from sparkforge.image.module_step import ModuleJob
+    from sparkforge.serving import carried
+
+    of_stack, store = opened(stack, as_json=as_json)
+    return ModuleJob(store, of_stack, request.parse(of_stack, **options), carried.modules())
 
 
 @task(
@@ -37,19 +51,14 @@ def build(
     stack: str = "vllm-0.21",
 ) -> None:
     """Compile FlashInfer's modules for gpt-oss; objects whose sources did not change are not compiled again."""
-    from sparkforge.image import module_step as modules
-    from sparkforge.image import request
-    from sparkforge.serving import carried
-
-    of_stack, store = opened(stack, as_json=json)
-    asked = request.parse(of_stack, arch=arch, platform=platform, aot=aot, jobs=jobs)
-    made = modules.made(store, of_stack, asked, modules.alone(store, of_stack, asked, carried.modules()))
+    made = _job(stack, as_json=json, aot=aot, arch=arch, platform=platform, jobs=jobs).build()
     console.say(f"{made.folder}: {made.words}")
     if json:
         said = msgspec.to_builtins(made.facts)
         put({"folder": str(made.folder), "compiled": made.compiled, "linked": made.linked, **said})
     else:
-        print(_table(made.facts.modules))
+        rows = [(one.name, console.mib(one.size), ", ".join(one.needed)) for one in made.facts.modules]
+        print(console.table(("module", "size", "needs"), rows))
 
 
 @task(name="list", help={"aot": _AOT, "arch": _ARCH, "platform": _PLATFORM, "json": JSON, "stack": STACK})
@@ -62,13 +71,7 @@ def names(
     stack: str = "vllm-0.21",
 ) -> None:
     """Name the modules and their sources, and say which objects the store has; compiles nothing."""
-    from sparkforge.image import module_step as modules
-    from sparkforge.image import request
-    from sparkforge.serving import carried
-
-    of_stack, store = opened(stack, as_json=json)
-    asked = request.parse(of_stack, arch=arch, platform=platform, aot=aot)
-    found = modules.listed(store, of_stack, modules.alone(store, of_stack, asked, carried.modules()))
+    found = _job(stack, as_json=json, aot=aot, arch=arch, platform=platform).listed()
     if json:
         put(found)
         return
@@ -76,6 +79,85 @@ def names(
     print(console.table(("module", "sources", "in the store", "left out; only for"), rows))
 
 
-def _table(modules: Iterable[BuiltModule]) -> str:
-    rows = [(one.name, console.mib(one.size), ", ".join(one.needed)) for one in modules]
-    return console.table(("module", "size", "needs"), rows)
+@task(
+    positional=["image"],
+    help={
+        "image": "tag of an image; the store's modules are checked where none is named",
+        "folder": _FOLDER,
+        "aot": _AOT,
+        "capability": "compute capability of the device that is not here",
+        "without": "as if this module were not there, to see that it is missed",
+        "engine": "docker, buildah or auto",
+        "out": _OUT,
+        "json": JSON,
+        "stack": STACK,
+    },
+)
+def check(
+    _: Context,
+    image: str = "",
+    folder: str = "",
+    aot: str = "needed",
+    capability: str = "12.1",
+    without: str = "",
+    engine: str = "auto",
+    out: str = "",
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
+    """Run vLLM's routes to FlashInfer without a compiler: every module that it asks for must be there and load."""
+    from sparkforge.engine import choose
+    from sparkforge.image import module_check as checking
+
+    job = _job(stack, as_json=json, aot=aot)
+    options = ("--capability", capability, *(["--without", without] if without else []))
+    if image:
+        report = checking.in_image(choose.find(job.store, image, engine), image, options=options)
+    else:
+        at = Path(folder) if folder else job.built().folder
+        report = checking.in_environment(job.store, job.stack, at, options=options)
+    _told(report.plain(), out, as_json=json, table=lambda: console.table(checking.HEAD, report.rows()))
+    report.demand()
+    console.say(f"{len(report.modules)} modules asked for on {len(report.routes)} routes, all there")
+
+
+@task(
+    help={
+        "folder": _FOLDER,
+        "aot": _AOT,
+        "platform": _PLATFORM,
+        "arch": _ARCH,
+        "out": _OUT,
+        "json": JSON,
+        "stack": STACK,
+    }
+)
+def audit(
+    _: Context,
+    folder: str = "",
+    aot: str = "needed",
+    platform: str = "",
+    arch: str = "12.1f",
+    out: str = "",
+    json: bool = False,
+    stack: str = "vllm-0.21",
+) -> None:
+    """Read the modules' machine code: architectures, block-scaled MMA in every tile, TMA, PDL, fences, traps."""
+    from sparkforge.inputs import toolchain
+    from sparkforge.inspect import module_audit as auditing
+
+    job = _job(stack, as_json=json, aot=aot, arch=arch, platform=platform)
+    at = Path(folder) if folder else job.built().folder
+    report = auditing.audit(at, toolchain.inspector(job.store), say=console.say)
+    rows = [module.row() for module in report.modules]
+    _told(report, out, as_json=json, table=lambda: console.table(auditing.HEAD, rows))
+    report.demand(str(at))
+    console.say(f"{at}: sound")
+
+
+def _told(value: Any, out: str, *, as_json: bool, table: Any) -> None:
+    from sparkforge.core.store import write_file
+
+    if out:
+        write_file(Path(out), msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    put(value) if as_json else print(table())

@@ -82,6 +82,7 @@ def build(
     base_here = store.has(bases.KIND, base_key) and engine.has(f"{bases.TAG}:{base_key}")
     if missing or not base_here or not engine.has(request.tag):
         _room(store, stack, engine, request, wheels=wheels, missing=missing, base_here=base_here)
+    job = module_step.ModuleJob(store, stack, request, parts)
     made = part_steps.upstreams(line, store, stack, request)
     library = part_steps.kernel_library(line, store, stack, request)
     line.step(
@@ -95,7 +96,7 @@ def build(
     )
 
     requirements_step.step(line, store, stack, request, wheels, base=pin)
-    ahead = module_step.step(line, store, stack, request, upstreams=made, base=pin, parts=parts)
+    ahead = job.step(line, made.overlays[module_step.UPSTREAM], pin)
 
     def made_base() -> bases.Base:
         return bases.ensure(engine, store, stack, flavor, request.platform, locked=request.locked)
@@ -136,7 +137,7 @@ def _room(
     base_here: bool,
 ) -> None:
     """Say what will be downloaded and stored, and refuse to begin where it does not fit."""
-    asking = module_step.environment(store, stack, request)
+    asking = module_step.ModuleJob(store, stack, request).environment()
     fetched = {item.file: item for item in (*missing, *asking) if fetch.held(store, item) is None}
     sizes = fetch.sizes(fetch.locate(fetched.values())) if fetched else {}
 

@@ -1,6 +1,6 @@
-"""Whether the modules that are there are those that vLLM asks for, and load: `images/checks/aot.py`, run beside them.
+"""Are the modules that vLLM asks for there, and do they load? `images/checks/aot.py`, run beside them.
 
-That is in an image, or in an environment of this machine with the patched packages and a folder of modules in them.
+It runs in an image, or in an environment of this machine with the patched packages and a folder of modules in them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ _UPSTREAM = "flashinfer"
 _TREE = f"{OURS}tree."
 _INSIDE = "/run/sparkforge-checks"
 _PYTHON = "/opt/venv/bin/python"
-_SECONDS = 1800.0  # a minute, on a machine with nothing else to do
+_SECONDS = 1800.0  # it takes a minute on a machine with nothing else to do
 _OUT = "found.json"
 
 
@@ -53,8 +53,8 @@ class AskedModule(msgspec.Struct, frozen=True):
     missing: list[str]
 
 
-class RouteRan(msgspec.Struct, frozen=True):
-    """A route that was run, with which switches, what it asked for, and why it did not come to its end."""
+class CheckedRoute(msgspec.Struct, frozen=True):
+    """A route that was run: with which switches, what it asked for, and why it did not come to its end."""
 
     route: str
     env: dict[str, str]
@@ -81,14 +81,9 @@ class CheckedModules(msgspec.Struct, frozen=True):
     archs: list[str]
     parts_out: list[str]
 
-    @property
-    def options(self) -> list[str]:
-        """Words for the script."""
-        return ["--parts-out", ",".join(self.parts_out)] if self.parts_out else []
 
-
-class ModuleCheck(msgspec.Struct, frozen=True):
-    """What the check found.
+class _Said(msgspec.Struct, frozen=True):
+    """What the script writes.
 
     Attributes:
         capability: of the device that was not there.
@@ -103,8 +98,20 @@ class ModuleCheck(msgspec.Struct, frozen=True):
     compiler: str
     driver: str
     modules: list[AskedModule]
-    routes: list[RouteRan]
+    routes: list[CheckedRoute]
     problems: list[str]
+
+
+class ModuleCheck(_Said, frozen=True, kw_only=True):
+    """What the check found; also what the script writes.
+
+    Attributes:
+        subject: what was checked.
+        options: words that the script was given.
+    """
+
+    subject: CheckedModules
+    options: list[str]
 
     def rows(self) -> list[tuple[str, ...]]:
         """Under `HEAD`."""
@@ -119,54 +126,25 @@ class ModuleCheck(msgspec.Struct, frozen=True):
         ]
 
     def plain(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {**msgspec.to_builtins(self), "passed": not self.problems}
-
-    def result(self, subject: CheckedModules, options: Sequence[str]) -> dict[str, Any]:
-        """For a file in `results/`: with what was checked, and without this machine's folders."""
-        said = self.plain()
+        """For `--json` and for results: without this machine's folders."""
+        said = msgspec.to_builtins(self)
         for module in said["modules"]:
             module["file"] = "/".join(Path(module["file"]).parts[-2:])
-        stub = Path(self.driver).name if "/" in self.driver else self.driver
-        return {"check": "aot", **msgspec.to_builtins(subject), "options": list(options), **said, "driver": stub}
+        driver = Path(self.driver).name if "/" in self.driver else self.driver
+        return {"check": "aot", **said.pop("subject"), **said, "driver": driver, "passed": not self.problems}
 
-    def demand(self, what: str) -> None:
-        """Nothing, or all that is wrong.
+    def demand(self) -> None:
+        """Raise if anything is wrong.
 
         Raises:
             CheckFailed: a module is missing, does not load, lacks a function, or a route does not run.
         """
         if self.problems:
             raise CheckFailed(
-                f"{what} would need a compiler when it serves",
+                f"{self.subject.where} would need a compiler when it serves",
                 why="\n       ".join(self.problems),
                 do="invoke aot.build, and build the image again",
             )
-
-
-def of_folder(store: Store, stack: Stack, folder: Path) -> CheckedModules:
-    """What a folder of modules, checked in an environment, is."""
-    said = facts.read(folder)
-    ids = {name: trees.of(store, stack, name).id for name in stack.upstreams}
-    return CheckedModules("environment", ids, said.key, said.platform, said.archs, list(parts_without(said.left_out)))
-
-
-def of_image(engine: Engine, image: str) -> CheckedModules:
-    """What an image is, by its labels.
-
-    Raises:
-        CheckFailed: there is no such image.
-        BadInput: it is none of ours, or holds no modules.
-    """
-    said = engine.labels(image)
-    trees_ = {name.removeprefix(_TREE): tree for name, tree in said.items() if name.startswith(_TREE)}
-    aot = said.get(f"{OURS}aot", "")
-    if not trees_ or aot in {"", NO_MODULES}:
-        why = f"its label {OURS}aot is {aot!r}"
-        raise BadInput(f"{image} holds no modules that were compiled ahead of time", why=why, do="invoke build")
-    archs = said[f"{OURS}archs"].split(",")
-    parts = [part for part in said.get(PARTS_LEFT_OUT, "").split(",") if part]
-    return CheckedModules(f"image {image}", trees_, aot, said[f"{OURS}platform"], archs, parts)
 
 
 def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[str, ...] = ()) -> ModuleCheck:
@@ -179,37 +157,26 @@ def in_environment(store: Store, stack: Stack, folder: Path, *, options: tuple[s
         options: more words for the script.
 
     Raises:
-        CheckFailed: the script did not come to its end.
+        CheckFailed: the modules are of other sources, or the script did not come to its end.
     """
     said = facts.read(folder)
-    python = venv.ensure(store, stack).python
     ids = {name: trees.of(store, stack, name).id for name in stack.upstreams}
     if said.tree != ids[_UPSTREAM]:
         why = f"they were compiled from the tree {said.tree[:12]}, the series leads to {ids[_UPSTREAM][:12]}"
         raise CheckFailed(f"{folder} holds modules of other sources", why=why, do="invoke aot.build")
+    subject = CheckedModules(
+        "environment", ids, said.key, said.platform, said.archs, list(parts_without(said.left_out))
+    )
+    python = venv.ensure(store, stack).python
     stub = tools.ready(store, Platform.host()).more / "lib" / "libcuda.so"
     with patched.default(store, stack.upstreams, place.places(stack, store), python) as env, _work() as work:
         laid = dict(env.lay(ids))
         _lay(laid, folder, said.tree)
         variables = {**_plain(), **laid, "FLASHINFER_CUDA_ARCH_LIST": " ".join(said.archs)}
-        words: list[str | Path] = [python, SCRIPTS / SCRIPT, "--stub", stub, "--out", work / _OUT, *options]
+        given = [*options, *_left_out(subject)]
+        words: list[str | Path] = [python, SCRIPTS / SCRIPT, "--stub", stub, "--out", work / _OUT, *given]
         done = proc.run(words, cwd=work, env=variables, check=False, timeout=_SECONDS)
-        return _report(work, done.code, (done.err or done.out).decode(errors="replace"))
-
-
-def _plain() -> dict[str, str]:
-    """Our environment without what would change FlashInfer, vLLM or another Python."""
-    ours = ("PYTHON", "VLLM_", "FLASHINFER_", "CUDA_", "TORCH_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-
-
-def _lay(laid: Mapping[str, str], folder: Path, tree: str) -> None:
-    """Put the modules where the package that was laid looks for them."""
-    sites = [Path(one) for one in laid["PYTHONPATH"].split(os.pathsep)]
-    (package,) = [site / "flashinfer" for site in sites if (site / "flashinfer").is_dir()]
-    place_ = package / "data" / "aot" / tree
-    place_.parent.mkdir(parents=True, exist_ok=True)
-    place_.symlink_to(folder)
+        return _read(work, subject, given, done.code, (done.err or done.out).decode(errors="replace"))
 
 
 def in_image(
@@ -224,36 +191,70 @@ def in_image(
         mounts: laid over the image.
 
     Raises:
-        CheckFailed: the script did not come to its end.
+        BadInput: it is no image of ours, or holds no modules.
+        CheckFailed: there is no such image, or the script did not come to its end.
     """
+    subject = _of_image(engine, image)
+    given = [*options, *_left_out(subject)]
     with _work() as work:
         for script in SCRIPTS.glob("aot*.py"):
             shutil.copy(script, work)
         inside = Mount(work, _INSIDE)
-        words = [f"{_INSIDE}/{SCRIPT}", "--out", f"{_INSIDE}/{_OUT}", *options]
+        words = [f"{_INSIDE}/{SCRIPT}", "--out", f"{_INSIDE}/{_OUT}", *given]
         container = engine.run(Launch(image, words, mounts=[inside, *mounts], entrypoint=_PYTHON, network="none"))
         try:
             status = container.wait(timeout=_SECONDS)
-            return _report(work, status, container.logs())
+            return _read(work, subject, given, status, container.logs())
         finally:
             container.remove()
 
 
+def _of_image(engine: Engine, image: str) -> CheckedModules:
+    said = engine.labels(image)
+    ids = {name.removeprefix(_TREE): tree for name, tree in said.items() if name.startswith(_TREE)}
+    aot = said.get(f"{OURS}aot", "")
+    if not ids or aot in {"", NO_MODULES}:
+        why = f"its label {OURS}aot is {aot!r}"
+        raise BadInput(f"{image} holds no modules that were compiled ahead of time", why=why, do="invoke build")
+    archs = said[f"{OURS}archs"].split(",")
+    parts = [part for part in said.get(PARTS_LEFT_OUT, "").split(",") if part]
+    return CheckedModules(f"image {image}", ids, aot, said[f"{OURS}platform"], archs, parts)
+
+
+def _left_out(subject: CheckedModules) -> list[str]:
+    return ["--parts-out", ",".join(subject.parts_out)] if subject.parts_out else []
+
+
+def _plain() -> dict[str, str]:
+    """Our environment without what would change FlashInfer, vLLM or another Python."""
+    ours = ("PYTHON", "VLLM_", "FLASHINFER_", "CUDA_", "TORCH_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def _lay(laid: Mapping[str, str], folder: Path, tree: str) -> None:
+    """Put the modules where the package that was laid looks for them."""
+    sites = [Path(one) for one in laid["PYTHONPATH"].split(os.pathsep)]
+    (package,) = [site / "flashinfer" for site in sites if (site / "flashinfer").is_dir()]
+    link = package / "data" / "aot" / tree
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(folder)
+
+
 @contextmanager
 def _work() -> Iterator[Path]:
-    """A folder that any user may write: an image's is not ours."""
+    """A folder that any user may write: the user of an image is not this one."""
     with tempfile.TemporaryDirectory(prefix="sparkforge-aot-check-") as folder:
         work = Path(folder)
         work.chmod(0o777)
         yield work
 
 
-def _report(work: Path, status: int, log: str) -> ModuleCheck:
+def _read(work: Path, subject: CheckedModules, options: list[str], status: int, log: str) -> ModuleCheck:
     file = work / _OUT
     if not file.is_file():
         why = proc.tail(log.encode()) or f"its script ended with status {status} and said nothing"
         raise CheckFailed("the check of the modules did not come to its end", why=why)
-    report = msgspec.json.decode(file.read_bytes(), type=ModuleCheck)
-    for route in report.routes:
+    said = msgspec.structs.asdict(msgspec.json.decode(file.read_bytes(), type=_Said))
+    for route in said["routes"]:
         console.say(f"  {route.route}: {'failed: ' + route.failed if route.failed else f'{len(route.asked)} modules'}")
-    return report
+    return ModuleCheck(**said, subject=subject, options=options)

@@ -51,9 +51,9 @@ def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp
     )
     assert sum(name.startswith("batch_prefill_with_attention_sink") for name in asked) == 4
     assert sum(name.startswith("xqa_") for name in asked) == 4
-    needed = module_check.in_environment(
-        store, stack, tmp_path / "empty", options=("--parts-out", "cutlass-moe,xqa-decode,eagle3")
-    )
+    parts = {"fused_moe_120": ["cutlass-moe"], "xqa": ["xqa-decode"], "batch": ["eagle3"]}
+    needed = module_check.in_environment(store, stack, folder_for(tmp_path / "needed", tree, left_out=parts))
+    assert needed.subject.parts_out == ["cutlass-moe", "eagle3", "xqa-decode"]
     assert {module.name for module in needed.modules} == {
         name for name in asked if name.startswith(("batch_prefill_with_attention_sink", "sampling"))
     }
@@ -62,7 +62,7 @@ def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp
     for name in asked:
         assert any(f"module {name}: " in line and "is not there" in line for line in empty.problems)
     with pytest.raises(CheckFailed, match="would need a compiler"):
-        empty.demand("it")
+        empty.demand()
 
     whole = folder_for(tmp_path / "whole", tree)
     for name, module in asked.items():
@@ -70,7 +70,7 @@ def test_what_vllm_asks_for_is_found_loads_and_has_its_functions_or_is_named(tmp
     found = module_check.in_environment(store, stack, whole)
     assert found.problems == []
     assert all(str(whole.name) not in module.file and f"/data/aot/{tree}/" in module.file for module in found.modules)
-    found.demand("it")
+    found.demand()
 
     moe, short, junk = "fused_moe_120", "sampling", "fp4_quantization_120f"
     library(whole / moe / f"{moe}.so", asked[moe].functions, set(asked[moe].methods) - {"run_moe"})
@@ -186,11 +186,24 @@ def test_no_compiler_is_left(tmp_path, monkeypatch):
     assert aot.os.environ["FLASHINFER_DISABLE_JIT"] == "1"
 
 
+LABELS = {
+    "dev.sparkforge.tree.vllm": "v" * 40,
+    "dev.sparkforge.tree.flashinfer": "f" * 40,
+    "dev.sparkforge.aot": "k",
+    "dev.sparkforge.platform": "linux/amd64",
+    "dev.sparkforge.archs": "12.1f",
+}
+
+
 class Engine:
     """An engine whose containers write what the script would."""
 
-    def __init__(self, said: bytes | None, log: str = "Traceback: no torch"):
+    def __init__(self, said: bytes | None, log: str = "Traceback: no torch", **labels: str):
         self.said, self.log, self.launches, self.removed = said, log, [], 0
+        self.said_labels = LABELS | {f"dev.sparkforge.{name}".replace("_", "-"): text for name, text in labels.items()}
+
+    def labels(self, _):
+        return self.said_labels
 
     def run(self, launch):
         self.launches.append(launch)
@@ -224,7 +237,7 @@ def test_in_an_image_the_script_runs_with_the_images_own_python_and_without_a_ne
     assert report.rows() == [("m", "wrong", "f", "r")]
     assert report.plain()["passed"] is False
     with pytest.raises(CheckFailed, match="would need a compiler") as refused:
-        report.demand("localhost/x")
+        report.demand()
     assert "module m: is not there" in refused.value.why
 
 
@@ -237,48 +250,27 @@ def test_a_script_that_does_not_come_to_its_end_is_no_verdict():
     assert "status 139 and said nothing" in refused.value.why
 
 
-LABELS = {
-    "dev.sparkforge.tree.vllm": "v" * 40,
-    "dev.sparkforge.tree.flashinfer": "f" * 40,
-    "dev.sparkforge.aot": "k",
-    "dev.sparkforge.platform": "linux/amd64",
-    "dev.sparkforge.archs": "12.1f",
-}
-
-
-class Labelled:
-    def __init__(self, labels):
-        self.labels = lambda _: labels
-
-
 def test_a_result_says_what_was_checked_and_names_no_folder_of_this_machine():
-    subject = module_check.of_image(Labelled(LABELS), "localhost/x")
-    assert subject.trees == {"vllm": "v" * 40, "flashinfer": "f" * 40}
-    assert subject.options == []
-    lacking = module_check.of_image(Labelled(LABELS | {"dev.sparkforge.parts-left-out": "cutlass-moe"}), "localhost/x")
-    assert lacking.options == ["--parts-out", "cutlass-moe"]
-    report = module_check.in_image(
-        Engine(SAID.replace(b'"file": ""', b'"file": "/opt/venv/aot/m/m.so"')), "localhost/x"
-    )
-    found = report.result(subject, ("--capability", "12.1"))
+    engine = Engine(SAID.replace(b'"file": ""', b'"file": "/opt/venv/aot/m/m.so"'))
+    report = module_check.in_image(engine, "localhost/x", options=("--capability", "12.1"))
+    assert report.subject.trees == {"vllm": "v" * 40, "flashinfer": "f" * 40}
+    found = report.plain()
     assert (found["where"], found["aot"], found["passed"]) == ("image localhost/x", "k", False)
     assert found["modules"][0]["file"] == "m/m.so"
     assert found["options"] == ["--capability", "12.1"]
     assert "/opt" not in str(found)
 
 
-@pytest.mark.parametrize(("label", "value"), [("aot", "none"), ("aot", ""), ("tree.vllm", None)])
-def test_an_image_without_modules_has_nothing_to_check(label, value):
-    labels = {"dev.sparkforge.aot": "k", "dev.sparkforge.tree.vllm": "v", f"dev.sparkforge.{label}": value}
-    labels = {name: text for name, text in labels.items() if text is not None}
+def test_routes_of_parts_that_were_left_out_are_not_run():
+    report = module_check.in_image(Engine(SAID, parts_left_out="cutlass-moe,xqa-decode"), "localhost/x")
+    assert report.options == ["--parts-out", "cutlass-moe,xqa-decode"]
+    assert report.plain()["parts_out"] == ["cutlass-moe", "xqa-decode"]
+
+
+@pytest.mark.parametrize("labels", [{"aot": "none"}, {"aot": ""}, None])
+def test_an_image_without_modules_has_nothing_to_check(labels):
+    engine = Engine(SAID, **(labels or {}))
+    if labels is None:
+        engine.said_labels = {"dev.sparkforge.aot": "k"}  # an image of somebody else has no trees
     with pytest.raises(BadInput, match="holds no modules"):
-        module_check.of_image(Labelled(labels), "localhost/x")
-
-
-def test_a_folder_says_what_it_is(monkeypatch, tmp_path):
-    monkeypatch.setattr(module_check.trees, "of", lambda *_: trees.Tree("flashinfer", None, None, "a" * 40))
-    folder = folder_for(tmp_path / "m", "a" * 40, left_out={"fused_moe_120": ["cutlass-moe", "other"]})
-    subject = module_check.of_folder(None, load_stack(), folder)
-    assert (subject.where, subject.aot, subject.archs) == ("environment", "k", ["12.1f"])
-    assert subject.options == ["--parts-out", "cutlass-moe,other"]
-    assert set(subject.trees) == {"vllm", "flashinfer"}
+        module_check.in_image(engine, "localhost/x")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,12 +28,12 @@ def asked(**words):
         ({}, ""),
         ({"arch": "12.0f,12.1f"}, ""),
         ({"target": "cpu"}, "compiles nothing for a GPU"),
-        ({"arch": "9.0a,12.1f"}, "found on a GPU that is no SM12x"),
+        ({"arch": "9.0a,12.1f"}, "load these on a GPU that is no SM12x"),
         ({"aot": "none"}, "--aot none"),
     ],
 )
 def test_modules_are_for_images_that_serve_on_sm12x_alone(words, why):
-    said = module_step.why_none(asked(**words))
+    said = module_step.ModuleJob(None, load_stack(), asked(**words)).none
     assert (why in said) if why else said == ""
 
 
@@ -92,7 +93,8 @@ def step(store, tmp_path, monkeypatch):
         made.append(1)
         return some(tmp_path, compiled=3)
 
-    monkeypatch.setattr(module_step, "wanted", lambda _, __, ___, upstreams, ____: upstreams.overlays["flashinfer"])
+    monkeypatch.setattr(module_step.ModuleJob, "wanted", lambda _, overlay: overlay)
+    monkeypatch.setattr(module_step.fetch, "held", lambda *_: store.root)
     monkeypatch.setattr(build, "key", lambda _: "key")
     monkeypatch.setattr(build, "build", built)
     monkeypatch.setattr(build, "known", lambda *_: some(tmp_path) if made else None)
@@ -100,9 +102,9 @@ def step(store, tmp_path, monkeypatch):
 
     def step(overlay=None, *, dry=False, **words):
         line = Pipeline(store, "line", dry=dry)
-        upstreams = Upstreams({}, {"flashinfer": overlay})
         stack = load_stack()
-        ahead = module_step.step(line, store, stack, asked(**words), upstreams=upstreams, base=stack.bases["bootstrap"])
+        job = module_step.ModuleJob(store, stack, asked(dry=dry, **words))
+        ahead = job.step(line, overlay, stack.bases["bootstrap"])
         return ahead, line.ran
 
     return step
@@ -152,7 +154,8 @@ def test_only_needed_leaves_modules_out_for_the_sake_of_parts(store, monkeypatch
     wheel, part = store.root / "wheel", PartModules("p", on=False, modules=("m",))
     monkeypatch.setattr(module_step.fetch, "fetch_all", lambda *_: [wheel])
     for choice, parts in (("needed", (part,)), ("all", ())):
-        assert module_step._asked(store, load_stack(), asked(aot=choice), None, [part]).parts == parts
+        job = module_step.ModuleJob(store, load_stack(), asked(aot=choice), [part])
+        assert job.wanted("overlay").parts == parts
 
 
 def test_an_image_is_another_one_with_and_without_modules():
@@ -169,7 +172,7 @@ class Wheels:
 def test_the_wheel_of_the_images_platform_is_taken():
     stack = load_stack()
     for oci in ("linux/amd64", "linux/arm64"):
-        wheel = module_step._wheel(stack, asked(platform=oci))
+        wheel = module_step.ModuleJob(None, stack, asked(platform=oci))._wheel
         assert wheel.file == stack.upstreams["flashinfer"].wheels[oci]
     assert Platform.host().oci in ("linux/amd64", "linux/arm64")
 
@@ -177,26 +180,46 @@ def test_the_wheel_of_the_images_platform_is_taken():
 def test_an_environment_that_has_to_be_made_is_counted(store, monkeypatch):
     stack = load_stack()
     monkeypatch.setattr(module_step.venv, "wanting", lambda *_: ("torch",))
-    assert module_step.environment(store, stack, asked()) == ("torch",)
-    assert module_step.environment(store, stack, asked(aot="none")) == ()
+    job = module_step.ModuleJob(store, stack, asked())
+    assert job.environment() == ("torch",)
+    assert module_step.ModuleJob(store, stack, asked(aot="none")).environment() == ()
 
     def lacking(*_):
         raise EnvironmentLacks("no lock for this Python")
 
     monkeypatch.setattr(module_step.venv, "wanting", lacking)
-    assert module_step.environment(store, stack, asked()) == ()
+    assert job.environment() == ()
     monkeypatch.setattr(module_step.venv, "ensure", lacking)
     with pytest.raises(EnvironmentLacks, match="no environment") as refused:
-        module_step.environment_python(store, stack)
+        job.python()
     assert "--aot none" in refused.value.do
 
 
 def test_what_it_cost_is_told_where_it_was_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(module_step, "RESULTS", tmp_path)
-    assert module_step._cost(asked()) == ""
+
+    def cost(**words):
+        return module_step.ModuleJob(None, None, asked(**words))._cost()
+
+    assert cost() == ""
     (tmp_path / "flashinfer").mkdir()
     for name, seconds in (("aot-needed-12.1f-arm64", 540.0), ("aot-12.1f-arm64", 6000.0)):
         (tmp_path / "flashinfer" / f"{name}.json").write_text(f'{{"totals": {{"cpu_seconds": {seconds}}}}}')
-    assert "(9 CPU minutes when measured)" in module_step._cost(asked(platform="linux/arm64"))
-    assert "(100 CPU minutes when measured)" in module_step._cost(asked(platform="linux/arm64", aot="all"))
-    assert module_step._cost(asked(platform="linux/amd64")) == ""
+    assert "(9 CPU minutes when measured)" in cost(platform="linux/arm64")
+    assert "(100 CPU minutes when measured)" in cost(platform="linux/arm64", aot="all")
+    assert cost(platform="linux/amd64") == ""
+
+
+def test_modules_that_the_store_does_not_have_are_asked_of_aot_build(store, monkeypatch):
+    with pytest.raises(BadInput, match="no modules for this"):
+        module_step.ModuleJob(store, load_stack(), asked(aot="none")).built()
+    job = module_step.ModuleJob(store, load_stack(), asked(aot="all"))
+    manifest = SimpleNamespace(tree="t" * 40)
+    wanted = SimpleNamespace(
+        overlay=SimpleNamespace(manifest=manifest), platform=Platform.host(), archs=job.request.archs
+    )
+    monkeypatch.setattr(module_step.ModuleJob, "wanted", lambda _: wanted)
+    monkeypatch.setattr(build, "known", lambda *_: None)
+    with pytest.raises(BadInput, match="no modules to look at") as refused:
+        job.built()
+    assert refused.value.do == "invoke aot.build --aot all"

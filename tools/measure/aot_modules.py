@@ -110,11 +110,12 @@ def main() -> None:
     run = Run(__file__)
     stack, own = load_stack(), Store.open()
     asked = request.parse(stack, **vars(words))
-    module_step.environment_python(own, stack)
+    module_step.ModuleJob(own, stack, asked).python()  # so that the stores share it
     with tempfile.TemporaryDirectory(prefix="measure-aot-", dir=own.root) as folder:
         store = beside(own, Path(folder))
-        wanted = module_step.alone(store, stack, asked, carried.modules())
-        made = module_step.made(store, stack, asked, wanted)
+        job = module_step.ModuleJob(store, stack, asked, carried.modules())
+        wanted = job.wanted()
+        made = job.build(wanted)
         found = content(made.facts, wanted.overlay)
         run.sources.merge(sources(store, stack, made.facts), {"flashinfer": made.facts.tree})
         found |= {"seconds": round(made.seconds, 1), "compiled": made.compiled, "jobs": words.jobs}
