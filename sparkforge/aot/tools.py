@@ -1,8 +1,8 @@
 """What compiles FlashInfer's modules: the toolchain of the kernels, more headers, and stubs of libraries to link with.
 
-FlashInfer's MoE includes headers of cuBLAS, cuRAND and NVRTC, which come in wheels of half a gigabyte with libraries
-that nothing of it needs while it is compiled. Of those wheels the headers are kept, and for each library that a module
-names a stub with the same soname and functions, read from the real one's own table, for the driver's from its header.
+FlashInfer's MoE includes headers of cuBLAS, cuRAND and NVRTC. They come in wheels of half a gigabyte, whose libraries
+nothing needs at compile time. So only the headers are kept. For each library that a module names there is a stub with
+the same soname and functions: read from the real library's own table, and for the driver from its header.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from types import ModuleType
 
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.hashing import key_of
-from sparkforge.core.paths import IMAGES, shown
+from sparkforge.core.paths import IMAGES
 from sparkforge.core.platforms import Platform
 from sparkforge.core.store import Store
 from sparkforge.inputs import toolchain
-from sparkforge.inputs.fetch import Wanted, fetch_all
-from sparkforge.inputs.recipes import File
 from sparkforge.inspect import elf
 
 _KIND = "toolchain"
@@ -32,24 +30,16 @@ _STUB = IMAGES / "lay" / "stub.py"
 
 
 @dataclass(frozen=True)
-class ModuleTools:
-    """A toolchain on disk.
+class ModuleTools(toolchain.ReadyTools):
+    """A toolchain for modules on disk.
 
     Attributes:
-        nvcc: the compiler driver.
-        cxx: g++ for the target.
-        cuda: folder with the target's CUDA headers and runtime library.
-        more: folder with the further headers, and stubs in `lib`.
-        tvm_ffi: folder with TVM-FFI's headers and library.
-        identity: all that decides what comes out; part of every key.
+        more: folder with more headers in `include`, and stubs in `lib`.
+        identity: everything that decides what comes out; part of every key.
         platform: that it compiles for.
     """
 
-    nvcc: Path
-    cxx: str
-    cuda: Path
     more: Path
-    tvm_ffi: Path
     identity: str
     platform: Platform
 
@@ -69,59 +59,49 @@ def ready(store: Store, target: Platform) -> ModuleTools:
     chosen = toolchain.choose(target)
     basic = toolchain.ready(store, chosen)
     more = _more(store, chosen, basic.cuda)
-    return ModuleTools(basic.nvcc, basic.cxx, basic.cuda, more, basic.tvm_ffi, identity(chosen), target)
+    return ModuleTools(**vars(basic), more=more, identity=identity(chosen), platform=target)
 
 
-def _wheels(chosen: toolchain.Toolchain) -> Sequence[toolchain.Wheel]:
-    return chosen.recipe.modules["linux/amd64" if chosen.target.debian == "amd64" else "linux/arm64"]
+def _wheels(chosen: toolchain.Toolchain) -> Sequence[toolchain.ToolWheel]:
+    return chosen.recipe.modules[chosen.target.oci]
 
 
 def _more(store: Store, chosen: toolchain.Toolchain, cuda: Path) -> Path:
     wheels = _wheels(chosen)
     key = key_of("modules", _LAYOUT, [wheel.sha256 for wheel in wheels], chosen.target.oci, _STUB)
-    folder = store.path(_KIND, key)
-    if folder.is_dir():
-        return folder
-    where = shown(toolchain.RECIPE)
-    wanted = [Wanted(File(one.name, one.sha256), one.package, f"{where}: modules: {one.name}") for one in wheels]
-    files = fetch_all(store, wanted, what="fetching headers:")
-    stub = _stub()
+    if store.has(_KIND, key):
+        return store.path(_KIND, key)
+    files, stub = toolchain.fetched(store, "modules", wheels), _stub()
     with store.writing(_KIND, key) as beside:
-        (beside / "lib").mkdir()
-        found = set()
-        for file in files:
-            _headers(file, beside)
-            found |= _stubs(file, beside / "lib", chosen.target, stub)
+        library = beside / "lib"
+        library.mkdir()
+        found = {soname for file in files for soname in _taken(file, beside, chosen.target, stub)}
         if missing := set(_LIBRARIES) - found:
             raise CheckFailed(f"no wheel holds {', '.join(sorted(missing))}", why=", ".join(w.name for w in wheels))
         driver = stub.functions((cuda / "include" / "cuda.h").read_text(errors="replace"))
-        stub.write(beside / "lib" / "libcuda.so", chosen.target.triple, "libcuda.so.1", driver)
+        stub.write(library / "libcuda.so", chosen.target.triple, "libcuda.so.1", driver)
         # Relative: a store may be moved, or reached by another name.
-        (beside / "lib" / "libcudart.so").symlink_to(Path("..", "..", cuda.name, "lib", "libcudart.so.13"))
-    return folder
+        (library / "libcudart.so").symlink_to(Path("..", "..", cuda.name, "lib", "libcudart.so.13"))
+    return store.path(_KIND, key)
 
 
-def _headers(wheel: Path, into: Path) -> None:
+def _taken(wheel: Path, into: Path, target: Platform, stub: ModuleType) -> list[str]:
+    """Lay out a wheel's headers, and a stub of each library in it that modules name; sonames of those."""
+    found = []
     with zipfile.ZipFile(wheel) as archive:
         for item in archive.infolist():
-            if item.filename.startswith(_HEADERS) and not item.is_dir() and ".." not in item.filename:
-                place = into / item.filename.removeprefix("nvidia/cu13/")
+            name, soname = item.filename, item.filename.rpartition("/")[2]
+            if name.startswith(_HEADERS) and not item.is_dir() and ".." not in name:
+                place = into / name.removeprefix("nvidia/cu13/")
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(archive.read(item))
-
-
-def _stubs(wheel: Path, into: Path, target: Platform, stub: ModuleType) -> set[str]:
-    found = set()
-    with zipfile.ZipFile(wheel) as archive:
-        for name in archive.namelist():
-            soname = name.rpartition("/")[2]
-            if soname in _LIBRARIES:
+            elif soname in _LIBRARIES:
+                real = into / "lib" / "real"
+                real.write_bytes(archive.read(item))
                 short = soname.partition(".so")[0] + ".so"
-                real = into / "real"
-                real.write_bytes(archive.read(name))
-                stub.write(into / short, target.triple, soname, elf.read_elf(real).exports)
+                stub.write(into / "lib" / short, target.triple, soname, elf.read_elf(real).exports)
                 real.unlink()
-                found.add(soname)
+                found.append(soname)
     return found
 
 

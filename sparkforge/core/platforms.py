@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import platform as host
 from dataclasses import dataclass
+from typing import Literal
 
 from sparkforge.core.errors import BadInput, EnvironmentLacks
+
+OciPlatform = Literal["linux/amd64", "linux/arm64"]
 
 
 @dataclass(frozen=True)
@@ -23,9 +26,9 @@ class Platform:
     elf_machine: int
 
     @property
-    def oci(self) -> str:
+    def oci(self) -> OciPlatform:
         """For engines: linux/arm64."""
-        return f"linux/{self.debian}"
+        return "linux/amd64" if self.debian == "amd64" else "linux/arm64"
 
     @property
     def triple(self) -> str:

@@ -52,7 +52,7 @@ def upstream_wheels(stack: Stack, target: Target, platform: Platform) -> tuple[f
         build = upstream.build(target)
         part = "cpu.wheels" if build.package != upstream.package else "wheels"
         found.append(
-            fetch.Wanted(build.wheels[platform.oci], build.package, stack.where(name, f"{part}.{platform.oci}"))  # type: ignore[index]
+            fetch.Wanted(build.wheels[platform.oci], build.package, stack.where(name, f"{part}.{platform.oci}"))
         )
     return tuple(found)
 

@@ -1,6 +1,6 @@
 """The base of an image: `ngc` from NVIDIA's registry, `bootstrap` made here, or `auto`, which says what it took.
 
-    ensure(engine, store, stack, flavor, platform, locked=False) -> Base
+    ensure(engine, store, stack, flavor, platform, locked=False) -> BaseImage
 
 Both end as one local image, `localhost/sparkforge/base:<key>`, with the packages of `images/base/packages.txt`.
 The key is of what is asked for; the digest is of what came out. A registry's image without a known digest is
@@ -24,7 +24,6 @@ from sparkforge.core.store import Store, write_file
 from sparkforge.engine import archive
 from sparkforge.engine.engine import Engine, Recipe
 from sparkforge.image import bootstrap
-from sparkforge.image.packages import packages
 from sparkforge.inputs import recipes
 from sparkforge.inputs.recipes import UNPINNED, Stack
 
@@ -36,7 +35,7 @@ _FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Base:
+class BaseImage:
     """A base that the engine holds.
 
     Attributes:
@@ -62,7 +61,7 @@ class Base:
 
 def ensure(
     engine: Engine, store: Store, stack: Stack, flavor: Flavor, platform: Platform, *, locked: bool = False
-) -> Base:
+) -> BaseImage:
     """The base for a platform, made or pulled where it is not there.
 
     Args:
@@ -89,7 +88,7 @@ def ensure(
             why=f"{found.name}: {found.digest}, wanted {pin.digest} ({shown(stack.path)}: bases.{taken}.digest)",
             do="pin what came, if it is meant; a bootstrap base changes with its mirror",
         )
-    return Base(**{**asdict(found), "why": why})
+    return BaseImage(**{**asdict(found), "why": why})
 
 
 def pinned(stack: Stack, flavor: Literal["ngc", "bootstrap"], *, locked: bool) -> None:
@@ -148,17 +147,17 @@ def unreachable(image: str, *, seconds: float = _SECONDS) -> str:
 def key_for(flavor: str, pin: recipes.Base, platform: Platform) -> str:
     """Key of a base: everything that is asked for."""
     recipe = [bootstrap.SUITE, bootstrap.EPOCH] if flavor == "bootstrap" else [pin.image, pin.digest]
-    return key_of(_FORMAT, flavor, recipe, packages(), platform.oci)[:12]
+    return key_of(_FORMAT, flavor, recipe, bootstrap.packages(), platform.oci)[:12]
 
 
-def _bootstrap(engine: Engine, store: Store, pin: recipes.Base, platform: Platform) -> Base:
+def _bootstrap(engine: Engine, store: Store, pin: recipes.Base, platform: Platform) -> BaseImage:
     key = key_for("bootstrap", pin, platform)
     tag = f"{TAG}:{key}"
     if not store.has(KIND, key):
         with store.writing(KIND, key) as folder, timed(f"Debian {bootstrap.SUITE} for {platform.oci} with mmdebstrap"):
             root = folder / "root.tar"
             bootstrap.make(root, folder / "packages.txt", platform)
-            made_by = f"mmdebstrap {bootstrap.SUITE} {' '.join(packages())}"
+            made_by = f"mmdebstrap {bootstrap.SUITE} {' '.join(bootstrap.packages())}"
             labels = {"dev.sparkforge.base": "bootstrap", "dev.sparkforge.base.key": key}
             image = archive.write(
                 root, folder / "image.tar", tag=tag, platform=platform, made_by=made_by, labels=labels
@@ -170,10 +169,10 @@ def _bootstrap(engine: Engine, store: Store, pin: recipes.Base, platform: Platfo
     if not engine.has(tag) or engine.image_id(tag) != image:
         with timed(f"base {key} into {engine.name}"):
             engine.load(folder / "image.tar")
-    return Base("bootstrap", tag, key, f"debian-{bootstrap.SUITE}-mmdebstrap", image, pin.python, pin.glibc)
+    return BaseImage("bootstrap", tag, key, f"debian-{bootstrap.SUITE}-mmdebstrap", image, pin.python, pin.glibc)
 
 
-def _registry(engine: Engine, store: Store, pin: recipes.Base, platform: Platform) -> Base:
+def _registry(engine: Engine, store: Store, pin: recipes.Base, platform: Platform) -> BaseImage:
     if pin.image is None:
         raise BadInput("the ngc base names no image", do="bases.ngc.image: REGISTRY/NAME:TAG")
     key = key_for("ngc", pin, platform)
@@ -200,7 +199,7 @@ def _registry(engine: Engine, store: Store, pin: recipes.Base, platform: Platfor
         with store.writing(KIND, key) as folder:
             (folder / "base.json").write_text(json.dumps({"image": reference, "digest": digest}) + "\n")
         recorded = digest
-    return Base("ngc", tag, key, pin.image, recorded, pin.python, pin.glibc)
+    return BaseImage("ngc", tag, key, pin.image, recorded, pin.python, pin.glibc)
 
 
 def _with_packages(engine: Engine, store: Store, reference: str, tag: str, platform: Platform) -> None:
@@ -209,7 +208,7 @@ def _with_packages(engine: Engine, store: Store, reference: str, tag: str, platf
     if empty.exists():
         shutil.rmtree(empty)
     empty.mkdir(parents=True)
-    args = {"PLATFORM": platform.oci, "REGISTRY_IMAGE": reference, "PACKAGES": " ".join(packages())}
+    args = {"PLATFORM": platform.oci, "REGISTRY_IMAGE": reference, "PACKAGES": " ".join(bootstrap.packages())}
     labels = {"dev.sparkforge.base": "ngc"}
     say(f"  installing {args['PACKAGES']}")
     engine.build(Recipe(empty, Path(ROOT / "Dockerfile"), "base", tag, platform, args, labels, network=True))

@@ -13,13 +13,11 @@ import shutil
 from pathlib import Path
 
 from sparkforge.core.errors import EnvironmentLacks
+from sparkforge.core.paths import IMAGES
 from sparkforge.core.platforms import Platform
 from sparkforge.core.proc import run
-from sparkforge.image.packages import packages
 
 SUITE = "bookworm"
-PYTHON = "3.11"
-GLIBC = "2_36"
 EPOCH = "1735689600"  # 2025-01-01: times of files are cut off there, so that they do not differ between builds
 _FIELDS = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SIGNED_BY)|$(LABEL)"
 # Not needed to run or to compile: manuals, translations, the dump tool of link-time optimization, static Pythons.
@@ -70,6 +68,12 @@ def make(root: Path, listing: Path, platform: Platform) -> None:
         words.append('--aptopt=APT::Sandbox::User "root"')
     words += [SUITE, str(root), *mirrors()]
     run(words, env=environment, error=EnvironmentLacks, do="apt-get update shows whether the mirror answers")
+
+
+def packages() -> list[str]:
+    """The Debian packages of every base, sorted, from `images/base/packages.txt`; a `#` begins a comment."""
+    lines = (line.partition("#")[0].strip() for line in (IMAGES / "base" / "packages.txt").read_text().splitlines())
+    return sorted(line for line in lines if line)
 
 
 def _private() -> list[str]:

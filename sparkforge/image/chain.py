@@ -1,4 +1,4 @@
-"""The whole line: sources, series, overlays, kernels, wheels, base, image."""
+"""The whole line: sources, series, overlays, kernels, wheels, modules, base, image."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from sparkforge.core.console import mib, say, warn
 from sparkforge.core.pipeline import Pipeline, Ran
 from sparkforge.core.store import Store, write_file
 from sparkforge.engine import choose
-from sparkforge.engine.engine import Engine
 from sparkforge.environments.venv import upstream_wheels
 from sparkforge.image import base as bases
-from sparkforge.image import disk, image_step, labels, module_step, part_steps, requirements_step
+from sparkforge.image import disk, image_step, labels, part_steps, requirements_step
+from sparkforge.image.module_step import UPSTREAM, ModuleJob
 from sparkforge.image.request import Request
 from sparkforge.inputs import fetch
 from sparkforge.inputs.recipes import Stack
 
-_BASE_BYTES = 600_000_000  # of a base before it is made: measured on Debian 12 with a compiler
-
 
 @dataclass(frozen=True)
-class Built:
+class BuiltImage:
     """What a build gave.
 
     Attributes:
@@ -51,7 +49,7 @@ class Built:
 
 def build(
     store: Store, stack: Stack, request: Request, *, profiles: str = "{}\n", parts: Sequence[PartModules] = ()
-) -> Built:
+) -> BuiltImage:
     """Build an image, or say what would be done.
 
     Args:
@@ -65,8 +63,7 @@ def build(
         SparkforgeError: whatever a step says; nothing half made is left.
     """
     begun = time.monotonic()
-    swept = store.sweep()
-    if swept:
+    if swept := store.sweep():
         say(f"  removed {len(swept)} unfinished results of an interrupted run")
     engine, why = choose.choose(store, request.engine)
     say(f"{request.tag}  with {why}")
@@ -76,29 +73,38 @@ def build(
     flavor, flavor_why = bases.choose(store, stack, request.base, request.platform)
     pin = stack.bases[flavor]
     bases.pinned(stack, flavor, locked=request.locked)
-    wheels = part_steps.wheels(store, stack, request, pin, upstream_wheels(stack, request.target, request.platform))
-    missing = wheels.missing(store)
+    upstream = upstream_wheels(stack, request.target, request.platform)
+    wheels = part_steps.wheels(store, stack, request, pin, upstream)
+    job = ModuleJob(store, stack, request, parts)
     base_key = bases.key_for(flavor, pin, request.platform)
     base_here = store.has(bases.KIND, base_key) and engine.has(f"{bases.TAG}:{base_key}")
-    if missing or not base_here or not engine.has(request.tag):
-        _room(store, stack, engine, request, wheels=wheels, missing=missing, base_here=base_here)
-    job = module_step.ModuleJob(store, stack, request, parts)
+    if wheels.missing(store) or not base_here or not engine.has(request.tag):
+        sizes = disk.PackedSizes.of(store, wheels.runtime.wanted, upstream, job.environment(), wheels.tools.wanted)
+        cross = request.platform != request.platform.host()
+        need = disk.need(sizes, engine=engine.name, cross=cross, base_here=base_here)
+        say(f"  needs {need.text}")
+        if not request.dry:
+            disk.check(need, store.root, engine)
     made = part_steps.upstreams(line, store, stack, request)
     library = part_steps.kernel_library(line, store, stack, request)
+
+    def fetched() -> part_steps.Wheels:
+        fetch.fetch_all(store, wheels.all, what="fetching the wheelhouse,")
+        return wheels
+
     line.step(
         "wheels",
         inputs={"lock": wheels.key},
-        look=lambda: wheels if not wheels.missing(store) else None,
-        make=lambda: _fetched(store, wheels),
+        look=lambda: None if wheels.missing(store) else wheels,
+        make=fetched,
         shows=lambda found: (
-            f"{len(found.all)} files, {mib(disk.sizes(fetch.path_of(store, one.file) for one in found.all))}"
+            f"{len(found.all)} files, {mib(sum(disk.size(fetch.path_of(store, one.file)) for one in found.all))}"
         ),
     )
-
     requirements_step.step(line, store, stack, request, wheels, base=pin)
-    ahead = job.step(line, made.overlays[module_step.UPSTREAM], pin)
+    modules = job.step(line, made.overlays[UPSTREAM], pin)
 
-    def made_base() -> bases.Base:
+    def made_base() -> bases.BaseImage:
         return bases.ensure(engine, store, stack, flavor, request.platform, locked=request.locked)
 
     base = line.step(
@@ -108,7 +114,7 @@ def build(
         make=made_base,
         shows=lambda base: f"{base.flavor} ({flavor_why}), {base.digest[:19]}",
     )
-    of_image = image_step.Parts(made, library, wheels, base, ahead, profiles)
+    of_image = image_step.ImageParts(made, library, wheels, base, modules, profiles)
     facts = image_step.facts(stack, request, of_image)
     line.step(
         "image",
@@ -119,52 +125,8 @@ def build(
     )
     seconds = time.monotonic() - begun
     if request.dry or facts is None:
-        return Built("", engine.name, None, tuple(line.ran), seconds)
-    built = Built(request.tag, engine.name, facts, tuple(line.ran), seconds)
-    _keep(store, built)
+        return BuiltImage("", engine.name, None, tuple(line.ran), seconds)
+    kept = store.root / "builds" / f"{request.tag.rpartition(':')[2]}.json"
+    write_file(kept, msgspec.json.format(msgspec.json.encode(facts), indent=1))
     say(f"{request.tag} in {engine.name}, {seconds:.1f} s")
-    return built
-
-
-def _room(
-    store: Store,
-    stack: Stack,
-    engine: Engine,
-    request: Request,
-    *,
-    wheels: part_steps.Wheels,
-    missing: list[fetch.Wanted],
-    base_here: bool,
-) -> None:
-    """Say what will be downloaded and stored, and refuse to begin where it does not fit."""
-    asking = module_step.ModuleJob(store, stack, request).environment()
-    fetched = {item.file: item for item in (*missing, *asking) if fetch.held(store, item) is None}
-    sizes = fetch.sizes(fetch.locate(fetched.values())) if fetched else {}
-
-    def packed(wanted: tuple[fetch.Wanted, ...]) -> int:
-        held = [fetch.path_of(store, item.file) for item in wanted if item.file not in sizes]
-        return disk.sizes(held) + sum(sizes.get(item.file, 0) for item in wanted)
-
-    need = disk.need(
-        fetch=sum(sizes.values()),
-        runtime=packed(wheels.runtime.wanted),
-        upstream=packed(wheels.upstream),
-        base=_BASE_BYTES,
-        engine=engine.name,
-        cross=request.platform != request.platform.host(),
-        base_here=base_here,
-        environment=packed(asking),
-    )
-    say(f"  needs {need.text}")
-    if not request.dry:
-        disk.check(need, store.root, engine)
-
-
-def _fetched(store: Store, wheels: part_steps.Wheels) -> part_steps.Wheels:
-    fetch.fetch_all(store, wheels.all, what="fetching the wheelhouse,")
-    return wheels
-
-
-def _keep(store: Store, built: Built) -> None:
-    path = store.root / "builds" / f"{built.image.rpartition(':')[2]}.json"
-    write_file(path, msgspec.json.format(msgspec.json.encode(built.facts), indent=1))
+    return BuiltImage(request.tag, engine.name, facts, tuple(line.ran), seconds)

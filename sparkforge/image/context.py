@@ -36,7 +36,7 @@ _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)(-\d[^-]*)?-[^-]+-[^-]+-
 
 
 @dataclass(frozen=True)
-class Wheel:
+class ContextWheel:
     """A verified wheel in the store.
 
     Attributes:
@@ -87,15 +87,15 @@ def assemble(
     store: Store,
     name: str,
     *,
-    uv: Wheel,
+    uv: ContextWheel,
     lock: Path,
-    wheels: Sequence[Wheel],
-    upstreams: Sequence[Wheel],
+    wheels: Sequence[ContextWheel],
+    upstreams: Sequence[ContextWheel],
     overlays: Mapping[str, Path],
-    kernels: Path | None,
+    kernels: Path,
     manifest: Mapping[str, Any],
     profiles: str = "{}\n",
-    aot: ModuleFolder | None = None,
+    modules: ModuleFolder | None = None,
 ) -> Context:
     """Assemble the context of one image.
 
@@ -107,16 +107,16 @@ def assemble(
         wheels: every wheel that the lock needs on the image's platform.
         upstreams: the pinned wheels of the upstreams that the target installs.
         overlays: directory of the overlay of each of those upstreams, by name.
-        kernels: directory to be copied into site-packages; None for none.
+        kernels: directory to be copied into site-packages.
         manifest: content of /opt/sparkforge/manifest.json.
         profiles: content of /opt/sparkforge/profiles.json.
-        aot: FlashInfer's modules; None for none.
+        modules: FlashInfer's; None for none.
 
     Raises:
         BadInput: an upstream's file name is no wheel's.
         CheckFailed: something named is not there.
     """
-    if not _plain(name):
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
         raise BadInput(f"{name!r} cannot name a build context")
     with store.lock(f"contexts-{name}"):
         parent = store.root / "contexts"
@@ -126,9 +126,21 @@ def assemble(
         beside = Path(tempfile.mkdtemp(prefix=f".partial-{name}-", dir=parent))
         beside.chmod(0o755)
         try:
-            _wheels(beside, uv=uv, lock=lock, wheels=wheels, upstreams=upstreams)
-            _ours(beside, overlays=overlays, kernels=kernels, manifest=manifest, profiles=profiles)
-            _ahead(beside, aot)
+            link_all(beside / "tools", [uv])
+            link_all(beside / "runtime" / "wheels", wheels)
+            shutil.copyfile(lock, beside / "runtime" / "lock.txt")
+            link_all(beside / "upstream" / "wheels", upstreams)
+            (beside / "upstream" / "lock.txt").write_text("".join(_pinned(wheel) for wheel in upstreams))
+            (beside / "overlay").mkdir()
+            shutil.copyfile(_APPLY, beside / "overlay" / "apply.py")
+            for upstream, overlay in overlays.items():
+                copy_tree(overlay, beside / "overlay" / upstream)
+            copy_tree(kernels, beside / "kernels")
+            for part in ("lay", "run"):
+                copy_tree(IMAGES / part, beside / "images" / part)
+            _write(beside / "images" / "run" / "profiles.json", profiles)
+            _write(beside / "manifest.json", json.dumps(manifest, indent=1, sort_keys=True) + "\n")
+            _lay_modules(beside, modules)
             final = parent / name
             if final.exists():
                 remove(final)
@@ -147,58 +159,27 @@ def assemble(
     return Context(final, {name: digest[:16] for name, digest in digests.items()}, size)
 
 
-def _wheels(folder: Path, *, uv: Wheel, lock: Path, wheels: Sequence[Wheel], upstreams: Sequence[Wheel]) -> None:
-    link_all(folder / "tools", [uv])
-    link_all(folder / "runtime" / "wheels", wheels)
-    shutil.copyfile(lock, folder / "runtime" / "lock.txt")
-    link_all(folder / "upstream" / "wheels", upstreams)
-    (folder / "upstream" / "lock.txt").write_text("".join(_pinned(wheel) for wheel in upstreams))
-
-
-def _ours(
-    folder: Path,
-    *,
-    overlays: Mapping[str, Path],
-    kernels: Path | None,
-    manifest: Mapping[str, Any],
-    profiles: str,
-) -> None:
-    (folder / "overlay").mkdir()
-    shutil.copyfile(_APPLY, folder / "overlay" / "apply.py")
-    for upstream, overlay in overlays.items():
-        copy_tree(overlay, folder / "overlay" / upstream)
-    (folder / "kernels").mkdir()
-    if kernels is not None:
-        copy_tree(kernels, folder / "kernels")
-    for part in ("lay", "run"):
-        copy_tree(IMAGES / part, folder / "images" / part)
-    carried = folder / "images" / "run" / "profiles.json"
-    carried.write_text(profiles)
-    carried.chmod(0o644)
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n")
-    (folder / "manifest.json").chmod(0o644)
-
-
-def _ahead(folder: Path, aot: ModuleFolder | None) -> None:
+def _lay_modules(folder: Path, modules: ModuleFolder | None) -> None:
     (folder / "aot").mkdir()
     links = folder / "overlay" / "links"
     links.mkdir()
-    if aot is None:
+    if modules is None:
         return
-    name = aot.key[:_AOT_NAME]
-    for module in sorted(aot.folder.iterdir()):
+    name = modules.key[:_AOT_NAME]
+    for module in sorted(modules.folder.iterdir()):
         if module.is_dir():
             copy_tree(module, folder / "aot" / name / module.name)
-    link = links / _AOT / aot.tree
+    link = links / _AOT / modules.tree
     link.parent.mkdir(parents=True)
     link.symlink_to(name)
 
 
-def _plain(name: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
+    file.chmod(0o644)
 
 
-def _pinned(wheel: Wheel) -> str:
+def _pinned(wheel: ContextWheel) -> str:
     """The line of a lock that installs one exact wheel."""
     said = _WHEEL.match(wheel.name)
     if said is None:
@@ -206,7 +187,7 @@ def _pinned(wheel: Wheel) -> str:
     return f"{said['name'].replace('_', '-')}=={said['version']} --hash=sha256:{wheel.sha256}\n"
 
 
-def link_all(folder: Path, wheels: Iterable[Wheel]) -> None:
+def link_all(folder: Path, wheels: Iterable[ContextWheel]) -> None:
     """Link wheels into a folder under their own names; copied where the store is on another file system."""
     folder.mkdir(parents=True)
     for wheel in wheels:

@@ -18,7 +18,7 @@ REPOSITORY = "localhost/sparkforge"
 _SM12X = 12
 
 
-class Upstream(msgspec.Struct, frozen=True):
+class UpstreamFacts(msgspec.Struct, frozen=True):
     """One upstream as it is in an image.
 
     Attributes:
@@ -69,7 +69,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     platform: str
     archs: Sequence[str]
-    upstreams: Mapping[str, Upstream]
+    upstreams: Mapping[str, UpstreamFacts]
     kernels: str
     lock: str
     base: str

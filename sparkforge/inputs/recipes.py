@@ -15,14 +15,13 @@ import yaml
 
 from sparkforge.core.errors import BadInput
 from sparkforge.core.paths import ROOT, STACKS, shown
-from sparkforge.core.platforms import Platform
+from sparkforge.core.platforms import OciPlatform, Platform
 
 UNPINNED = "unpinned"
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$", description="64 hex digits")]
 Commit = Annotated[str, msgspec.Meta(pattern=r"^(unpinned|[0-9a-f]{40})$", description="a commit or `unpinned`")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^(unpinned|sha256:[0-9a-f]{64})$", description="a digest or `unpinned`")]
-OciPlatform = Literal["linux/amd64", "linux/arm64"]
 Target = Literal["serve", "cpu"]
 T = TypeVar("T")
 

@@ -12,9 +12,10 @@ from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sd
 from packaging.version import InvalidVersion, Version
 
 from sparkforge.core.errors import BadInput, EnvironmentLacks
+from sparkforge.core.platforms import OciPlatform
 from sparkforge.core.store import Store
 from sparkforge.inputs.package_index import configured, listed
-from sparkforge.inputs.recipes import UNPINNED, Build, File, OciPlatform, Upstream
+from sparkforge.inputs.recipes import UNPINNED, Build, File, Upstream
 from sparkforge.inputs.sources import Pin, imported
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """The CUDA toolchain: nvcc, the target's headers and libraries, and the programs that read compiled code.
 
-Everything comes from hashed wheels (`recipes/toolchain.yaml`), laid out under the store as one CUDA folder each; the
-machine's own nvcc compiles instead if it is of the very same version. What is linked and included comes from the
-wheels in either case, so the library has the same bytes (a test holds that).
+Everything comes from hashed wheels (`recipes/toolchain.yaml`), each set laid out in the store as one CUDA folder. The
+machine's own nvcc compiles instead if it is of exactly that version. What is linked and included comes from the wheels
+in either case, so the library has the same bytes (a test holds that).
 """
 
 from __future__ import annotations
@@ -10,31 +10,33 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.core.hashing import key_of
 from sparkforge.core.paths import RECIPES, shown
-from sparkforge.core.platforms import Platform
+from sparkforge.core.platforms import OciPlatform, Platform
 from sparkforge.core.proc import run
 from sparkforge.core.store import Store
 from sparkforge.inputs.fetch import Wanted, fetch_all
-from sparkforge.inputs.recipes import File, OciPlatform, Sha256, load
-from sparkforge.inputs.unpack import unpack
+from sparkforge.inputs.recipes import File, Sha256, load
 
 RECIPE = RECIPES / "toolchain.yaml"
 OWN_NVCC = "SPARKFORGE_OWN_NVCC"  # 0: compile with the nvcc of the wheels even where the machine has the same
 
 _KIND = "toolchain"
 _LAYOUT = 1  # of the unpacked folders; part of their key
+_CUDA_IN_WHEEL = "nvidia/cu13/"
+_FFI_IN_WHEEL = ("tvm_ffi/include/", "tvm_ffi/lib/libtvm_ffi.so")
 
 
-class Wheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolWheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One wheel: its distribution, its exact name, its content."""
 
     package: str
@@ -42,7 +44,7 @@ class Wheel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: Sha256
 
 
-class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ToolchainRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """recipes/toolchain.yaml.
 
     Attributes:
@@ -50,16 +52,16 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tvm_ffi: version whose headers and library are compiled against.
         compiler: wheels that run on the building machine.
         target: headers and libraries of the machine that the library is for.
-        modules: further headers for FlashInfer's modules, of that machine too.
+        modules: more headers of that machine, for FlashInfer's modules.
         inspector: cuobjdump and nvdisasm for the building machine.
     """
 
     nvcc: str
     tvm_ffi: str
-    compiler: dict[OciPlatform, tuple[Wheel, ...]]
-    target: dict[OciPlatform, tuple[Wheel, ...]]
-    modules: dict[OciPlatform, tuple[Wheel, ...]]
-    inspector: dict[OciPlatform, tuple[Wheel, ...]]
+    compiler: dict[OciPlatform, tuple[ToolWheel, ...]]
+    target: dict[OciPlatform, tuple[ToolWheel, ...]]
+    modules: dict[OciPlatform, tuple[ToolWheel, ...]]
+    inspector: dict[OciPlatform, tuple[ToolWheel, ...]]
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,10 @@ class Toolchain:
         target: the machine that the library is for.
         own_nvcc: the machine's own nvcc of the pinned version; None where the wheels' is used.
         cxx: g++ for the target, on this machine.
-        identity: all that decides the bytes that come out; part of every key.
+        identity: everything that decides the bytes that come out; part of every key.
     """
 
-    recipe: Recipe
+    recipe: ToolchainRecipe
     host: Platform
     target: Platform
     own_nvcc: Path | None
@@ -84,14 +86,14 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ReadyTools:
     """A toolchain on disk.
 
     Attributes:
         nvcc: the compiler driver.
         cxx: g++ for the target.
-        cuda: folder with the target's `include` and `lib`.
-        tvm_ffi: folder with the target's `include` and `lib`.
+        cuda: folder with the target's CUDA `include` and `lib`.
+        tvm_ffi: folder with TVM-FFI's `include` and `lib`.
     """
 
     nvcc: Path
@@ -101,7 +103,7 @@ class Ready:
 
 
 @cache
-def recipe() -> Recipe:
+def recipe() -> ToolchainRecipe:
     """The pinned toolchain.
 
     Raises:
@@ -110,13 +112,13 @@ def recipe() -> Recipe:
     return load_recipe(RECIPE)
 
 
-def load_recipe(path: Path) -> Recipe:
+def load_recipe(path: Path) -> ToolchainRecipe:
     """A toolchain recipe whose compiler and TVM-FFI are of the versions that it names.
 
     Raises:
         BadInput: not valid, or a wheel is of another version; names the key.
     """
-    read = load(path, Recipe)
+    read = load(path, ToolchainRecipe)
     for section, package, version in (
         ("compiler", "nvidia-cuda-nvcc", read.nvcc),
         ("compiler", "nvidia-nvvm", read.nvcc),
@@ -140,18 +142,11 @@ def choose(target: Platform, *, host: Platform | None = None) -> Toolchain:
     Raises:
         EnvironmentLacks: no g++ for the target.
     """
-    pinned = recipe()
-    host = host or Platform.host()
+    pinned, host = recipe(), host or Platform.host()
     cxx = "g++" if host == target else f"{target.triple}-g++"
-    wheels = [wheel.sha256 for wheel in pinned.target[_oci(target)]]
-    return Toolchain(
-        recipe=pinned,
-        host=host,
-        target=target,
-        own_nvcc=own_nvcc(pinned.nvcc),
-        cxx=cxx,
-        identity=key_of("nvcc", pinned.nvcc, _host_compiler(cxx), target.oci, wheels),
-    )
+    wheels = [wheel.sha256 for wheel in pinned.target[target.oci]]
+    identity = key_of("nvcc", pinned.nvcc, _host_compiler(cxx), target.oci, wheels)
+    return Toolchain(pinned, host, target, own_nvcc(pinned.nvcc), cxx, identity)
 
 
 def own_nvcc(version: str) -> Path | None:
@@ -175,20 +170,19 @@ def nvcc_version(nvcc: Path) -> str:
     return found[1] if found else ""
 
 
-def ready(store: Store, chosen: Toolchain) -> Ready:
+def ready(store: Store, chosen: Toolchain) -> ReadyTools:
     """The chosen toolchain on disk, fetched and unpacked where it is not there yet.
 
     Raises:
         CheckFailed: a wheel is not the pinned content, or lacks what it must hold.
         EnvironmentLacks: the index has no such file.
     """
-    target = _laid_out(store, "target", chosen.recipe.target[_oci(chosen.target)], ("lib/libcudart_static.a",))
-    if chosen.own_nvcc:
-        nvcc = chosen.own_nvcc
-    else:
-        wheels = chosen.recipe.compiler[_oci(chosen.host)]
+    target = _laid_out(store, "target", chosen.recipe.target[chosen.target.oci], ("lib/libcudart_static.a",))
+    nvcc = chosen.own_nvcc
+    if nvcc is None:
+        wheels = chosen.recipe.compiler[chosen.host.oci]
         nvcc = _laid_out(store, "compiler", wheels, ("bin/nvcc", "bin/ptxas", "nvvm/bin/cicc")) / "bin" / "nvcc"
-    return Ready(nvcc, chosen.cxx, target, target / "tvm_ffi")
+    return ReadyTools(nvcc, chosen.cxx, target, target / "tvm_ffi")
 
 
 def inspector(store: Store, *, host: Platform | None = None) -> Path:
@@ -198,12 +192,44 @@ def inspector(store: Store, *, host: Platform | None = None) -> Path:
         CheckFailed: a wheel is not the pinned content.
         EnvironmentLacks: the index has no such file.
     """
-    wheels = recipe().inspector[_oci(host or Platform.host())]
+    wheels = recipe().inspector[(host or Platform.host()).oci]
     return _laid_out(store, "inspector", wheels, ("bin/cuobjdump", "bin/nvdisasm")) / "bin"
 
 
-def _oci(platform: Platform) -> OciPlatform:
-    return "linux/amd64" if platform.debian == "amd64" else "linux/arm64"
+def fetched(store: Store, what: str, wheels: Sequence[ToolWheel]) -> list[Path]:
+    """Wheels of one section of the recipe, verified.
+
+    Raises:
+        CheckFailed: a wheel is not the pinned content.
+        EnvironmentLacks: the index has no such file.
+    """
+    wanted = [Wanted(File(w.name, w.sha256), w.package, f"{shown(RECIPE)}: {what}: {w.name}") for w in wheels]
+    return fetch_all(store, wanted, what=f"fetching the {what} toolchain:")
+
+
+def unpack(wheel: Path, into: Path) -> None:
+    """Lay out what a CUDA or TVM-FFI wheel holds as one CUDA folder: bin, include, lib, nvvm, tvm_ffi.
+
+    A file is executable if the wheel says so for its owner; pip spreads that bit, zipfile drops it.
+
+    Raises:
+        CheckFailed: a name leads out of the folder, or two wheels hold different files of one name.
+    """
+    with zipfile.ZipFile(wheel) as archive:
+        for item in archive.infolist():
+            name = item.filename.removeprefix(_CUDA_IN_WHEEL)
+            ours = name != item.filename or item.filename.startswith(_FFI_IN_WHEEL)
+            if item.is_dir() or not ours:
+                continue
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise CheckFailed(f"{wheel.name} holds a path that leads out of it", why=item.filename)
+            place = into / name
+            content = archive.read(item)
+            if place.exists() and place.read_bytes() != content:
+                raise CheckFailed(f"{wheel.name} and another wheel both hold {name}", why="with different content")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+            place.chmod(0o755 if (item.external_attr >> 16) & 0o100 else 0o644)
 
 
 @cache
@@ -219,17 +245,14 @@ def _host_compiler(cxx: str) -> str:
     return run([cxx, "--version"]).text.splitlines()[0] + " " + run([cxx, "-dumpmachine"]).text
 
 
-def _laid_out(store: Store, what: str, wheels: Sequence[Wheel], holds: Iterable[str]) -> Path:
+def _laid_out(store: Store, what: str, wheels: Sequence[ToolWheel], holds: Iterable[str]) -> Path:
     key = key_of(_LAYOUT, what, [wheel.sha256 for wheel in wheels])
-    folder = store.path(_KIND, key)
-    if store.has(_KIND, key):
-        return folder
-    wanted = [Wanted(File(w.name, w.sha256), w.package, f"{shown(RECIPE)}: {what}: {w.name}") for w in wheels]
-    files = fetch_all(store, wanted, what=f"fetching the {what} toolchain:")
-    with store.writing(_KIND, key) as beside:
-        for file in files:
-            unpack(file, beside)
-        for name in holds:
-            if not (beside / name).is_file():
-                raise CheckFailed(f"the {what} wheels hold no {name}", why=", ".join(w.name for w in wheels))
-    return folder
+    if not store.has(_KIND, key):
+        files = fetched(store, what, wheels)
+        with store.writing(_KIND, key) as beside:
+            for file in files:
+                unpack(file, beside)
+            for name in holds:
+                if not (beside / name).is_file():
+                    raise CheckFailed(f"the {what} wheels hold no {name}", why=", ".join(w.name for w in wheels))
+    return store.path(_KIND, key)

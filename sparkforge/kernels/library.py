@@ -22,7 +22,7 @@ from sparkforge.core.platforms import Platform
 from sparkforge.core.proc import run
 from sparkforge.core.store import Store, remove
 from sparkforge.inputs.kernel_list import Declaration
-from sparkforge.inputs.toolchain import Ready, Toolchain, choose, ready
+from sparkforge.inputs.toolchain import ReadyTools, Toolchain, choose, ready
 from sparkforge.kernels import distribution
 
 _LIBRARIES = "kernels"
@@ -146,7 +146,7 @@ class _Compilation:
     declared: Declaration
     archs: tuple[Arch, ...]
     chosen: Toolchain
-    tools: Ready
+    tools: ReadyTools
 
     def command(self, source: str, out: Path) -> list[str | Path]:
         """The command that compiles one source; to be run in the folder of the declaration."""
@@ -185,7 +185,7 @@ class _Compilation:
         return self.store.path(_OBJECTS, name) / "unit.o"
 
 
-def _link(folder: Path, objects: Sequence[Path], tools: Ready) -> Path:
+def _link(folder: Path, objects: Sequence[Path], tools: ReadyTools) -> Path:
     out = folder / "linked.so"
     exports = folder / "exports.map"
     exports.write_bytes(_EXPORTS)

@@ -63,9 +63,9 @@ class Demo:
 
     folder: Path
     store: Store
-    uv: context.Wheel
-    runtime: tuple[context.Wheel, ...]
-    upstream: tuple[context.Wheel, ...]
+    uv: context.ContextWheel
+    runtime: tuple[context.ContextWheel, ...]
+    upstream: tuple[context.ContextWheel, ...]
     platform: Platform
 
     @property
@@ -112,10 +112,10 @@ class Demo:
             overlays={"vllm": self.overlay(word)},
             kernels=self.kernels(),
             manifest={"stack": "demo", "target": "serve", "platform": self.platform.oci, "archs": ["12.1f"]},
-            aot=self.modules(word),
+            modules=self.modules(word),
         )
 
-    def recipe(self, word: str, on: base.Base, tag: str, *, target="serve", build_base=None) -> Recipe:
+    def recipe(self, word: str, on: base.BaseImage, tag: str, *, target="serve", build_base=None) -> Recipe:
         made = self.assemble(word)
         args = arguments(made, on, self.platform, build_base=build_base)
         return Recipe(

@@ -9,8 +9,9 @@ from sparkforge.core.errors import BadInput, EnvironmentLacks
 from sparkforge.core.platforms import AMD64, ARM64, Platform
 from sparkforge.engine.engine import full_tag
 from sparkforge.image import base, bootstrap, disk
-from sparkforge.image.packages import packages
-from sparkforge.inputs.recipes import load_stack
+from sparkforge.image.bootstrap import packages
+from sparkforge.inputs import fetch
+from sparkforge.inputs.recipes import File, load_stack
 
 STACK = load_stack()
 OTHER = ARM64 if Platform.host() == AMD64 else AMD64
@@ -26,7 +27,7 @@ def test_the_key_is_of_what_is_asked_for(monkeypatch):
     first = base.key_for("bootstrap", pin, AMD64)
     assert base.key_for("bootstrap", pin, ARM64) != first
     assert base.key_for("ngc", STACK.bases["ngc"], AMD64) != first
-    monkeypatch.setattr(base, "packages", lambda: ["another"])
+    monkeypatch.setattr(bootstrap, "packages", lambda: ["another"])
     assert base.key_for("bootstrap", pin, AMD64) != first
 
 
@@ -141,14 +142,29 @@ class Rooted:
 
 
 def test_disk_is_counted_and_too_little_of_it_refused_before_work(tmp_path):
-    plain = {"fetch": 10, "runtime": 100, "upstream": 10, "base": 30, "base_here": False}
-    docker = disk.need(**plain, engine="docker", cross=False)
-    buildah = disk.need(**plain, engine="buildah", cross=False)
-    assert docker.engine - buildah.engine == 110
-    assert disk.need(**plain, engine="docker", cross=True).engine > docker.engine
-    assert disk.need(**{**plain, "base_here": True}, engine="docker", cross=False).store == 10
-    assert disk.need(**plain, engine="docker", cross=False, environment=100).store == docker.store + 210
+    sizes = disk.PackedSizes(missing=10, runtime=100, upstream=10)
+
+    def need(sizes=sizes, engine="docker", *, cross=False, base_here=False):
+        return disk.need(sizes, engine=engine, cross=cross, base_here=base_here)
+
+    docker = need()
+    assert docker.engine - need(engine="buildah").engine == 110
+    assert need(cross=True).engine > docker.engine
+    assert need(base_here=True).store == 10
+    assert need(dataclasses.replace(sizes, environment=100)).store == docker.store + 210
     disk.check(docker, tmp_path, Rooted(tmp_path / "not" / "there"))
     with pytest.raises(EnvironmentLacks, match="too little disk") as told:
-        disk.check(disk.Need(0, 10**18, 0), tmp_path, Rooted(tmp_path))
+        disk.check(disk.DiskNeed(0, 10**18, 0), tmp_path, Rooted(tmp_path))
     assert str(tmp_path) in told.value.why
+
+
+def test_sizes_are_of_the_store_and_for_what_it_lacks_of_the_index(store, monkeypatch):
+    here, lost = (fetch.Wanted(File(f"{name}.whl", name * 64), name, "a lock") for name in "ab")
+    path = fetch.path_of(store, here.file)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"12345")
+    monkeypatch.setattr(fetch, "held", lambda _, one: path if one is here else None)
+    monkeypatch.setattr(fetch, "locate", lambda wanted: {one.file: "url" for one in wanted})
+    monkeypatch.setattr(fetch, "sizes", lambda links: dict.fromkeys(links, 70))
+    sizes = disk.PackedSizes.of(store, [here, lost], [here], [lost], [])
+    assert sizes == disk.PackedSizes(missing=70, runtime=75, upstream=5, environment=70)

@@ -7,7 +7,7 @@ from sparkforge.engine.engine import Layer
 from sparkforge.image import labels
 from sparkforge.image.layers import difference
 
-UPSTREAM = labels.Upstream(
+UPSTREAM = labels.UpstreamFacts(
     release="0.21.0", commit="c" * 40, tree="t" * 40, series="s" * 64, wheel="w" * 64, package="vllm"
 )
 FACTS = labels.ImageFacts(

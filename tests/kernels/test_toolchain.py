@@ -13,8 +13,7 @@ from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.core.paths import ROOT
 from sparkforge.core.platforms import AMD64, ARM64, Platform
 from sparkforge.inputs import toolchain
-from sparkforge.inputs.toolchain import OWN_NVCC, choose, load_recipe, nvcc_version, own_nvcc, ready, recipe
-from sparkforge.inputs.unpack import unpack
+from sparkforge.inputs.toolchain import OWN_NVCC, choose, load_recipe, nvcc_version, own_nvcc, ready, recipe, unpack
 
 
 def test_the_recipe_holds_every_wheel_for_both_machines():
@@ -141,7 +140,7 @@ def test_a_wheel_that_is_not_the_pinned_content_is_refused_and_nothing_is_laid_o
     wanted = recipe().inspector["linux/amd64"]
     forged = recipe().__class__(
         **{name: getattr(recipe(), name) for name in ("nvcc", "tvm_ffi", "compiler", "target", "modules")},
-        inspector={"linux/amd64": (toolchain.Wheel(wanted[0].package, wanted[0].name, "0" * 64),)},
+        inspector={"linux/amd64": (toolchain.ToolWheel(wanted[0].package, wanted[0].name, "0" * 64),)},
     )
     monkeypatch.setattr(toolchain, "recipe", lambda: forged)
     with pytest.raises(CheckFailed) as raised:

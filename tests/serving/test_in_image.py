@@ -12,7 +12,7 @@ import pytest
 
 from sparkforge.core.hashing import key_of
 from sparkforge.core.paths import IMAGES
-from sparkforge.image.image_step import Parts, _checkout
+from sparkforge.image.image_step import ImageParts
 from sparkforge.image.module_step import ImageModules
 from sparkforge.image.part_steps import Upstreams
 from sparkforge.serving import carried as of_image
@@ -228,7 +228,8 @@ def test_models_that_can_be_read_are_served_from_a_cache_that_cannot_be_written(
 
 
 def test_a_change_of_a_profile_is_a_new_image():
-    parts = Parts(Upstreams({}, {}), None, None, None, ImageModules(None, "none"), of_image.text("vllm-0.21", "cpu"))
-    before = key_of(_checkout(parts))
-    assert key_of(_checkout(replace(parts, profiles=parts.profiles))) == before
-    assert key_of(_checkout(replace(parts, profiles=parts.profiles.replace("1024", "2048")))) != before
+    profiles = of_image.text("vllm-0.21", "cpu")
+    parts = ImageParts(Upstreams({}, {}), None, None, None, ImageModules(None, "none"), profiles)
+    before = key_of(parts.checkout)
+    assert key_of(replace(parts, profiles=parts.profiles).checkout) == before
+    assert key_of(replace(parts, profiles=parts.profiles.replace("1024", "2048")).checkout) != before
