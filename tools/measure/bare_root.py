@@ -32,9 +32,9 @@ STEPS = {
         " && ! command -v docker && ! test -e /usr/local/cuda && ! test -e /opt/cuda"
     ),
     "install": "python3 -m venv .venv && .venv/bin/pip install --quiet -e '.[dev]'",
-    "fast tests": ".venv/bin/invoke test --fast",
     "compilers": "apt-get update -q && apt-get install -y -q --no-install-recommends g++ g++-aarch64-linux-gnu",
-    "tests that compile": ".venv/bin/python -m pytest -q -m 'nvcc and not engine'",
+    "lint, types and fast tests": ".venv/bin/invoke test --fast",
+    "tests that compile": ".venv/bin/invoke test --group compile",
     "no CUDA came with them": "! command -v nvcc && ! test -e /usr/local/cuda",
     "patches.prove": ".venv/bin/invoke patches.prove --jobs 2",
 }

@@ -27,7 +27,8 @@ for name in ("FLASHINFER_DISABLE_JIT", "FLASHINFER_MOE_TILE", "FLASHINFER_JIT_VE
 def package() -> Path:
     """The installed `flashinfer` package; found without importing it."""
     spec = importlib.util.find_spec("flashinfer")
-    assert spec is not None and spec.origin is not None, "flashinfer is not installed here"
+    assert spec is not None, "flashinfer is not installed here"
+    assert spec.origin is not None, "flashinfer is no package here"
     return Path(spec.origin).parent
 
 

@@ -77,9 +77,7 @@ def test_the_window_length_is_no_part_of_the_name(module_of):
 @pytest.mark.parametrize("backend", ["fa2", "fa3"])
 @pytest.mark.parametrize("kv_dtype", [BF16, FP8])
 @pytest.mark.parametrize("window_left", [-1, 127])
-def test_the_module_compiled_ahead_of_time_is_the_one_asked_for(
-    module_of, monkeypatch, backend, kv_dtype, window_left
-):
+def test_the_module_compiled_ahead_of_time_is_the_one_asked_for(module_of, monkeypatch, backend, kv_dtype, window_left):
     from flashinfer.jit.attention import modules
 
     signature = inspect.signature(modules.gen_customize_batch_prefill_module)

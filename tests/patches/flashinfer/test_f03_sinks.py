@@ -32,8 +32,27 @@ class Kernel:
     def ragged_run(self, *args):
         raise NotImplementedError
 
-    def paged_run(self, _float, _int, _plan, q, k, v, qo_indptr, indptr, indices, last, o, lse, _mask, layout,
-                  window, _pdl, sink, sm_scale):
+    def paged_run(
+        self,
+        _float,
+        _int,
+        _plan,
+        q,
+        k,
+        v,
+        qo_indptr,
+        indptr,
+        indices,
+        last,
+        o,
+        lse,
+        _mask,
+        layout,
+        window,
+        _pdl,
+        sink,
+        sm_scale,
+    ):
         self.runs.append((q, k, v, qo_indptr, indptr, indices, last, sink, sm_scale))
         assert (k.dtype, v.dtype) == (self.kv_dtype, self.kv_dtype), f"{self.uri} was given {k.dtype}"
         for request in range(len(last)):
@@ -71,8 +90,7 @@ def kernels():
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch, kernels):
     """No compiler, and no page-locked memory, which needs a GPU."""
-    import flashinfer.decode as decode
-    import flashinfer.prefill as prefill
+    from flashinfer import decode, prefill
 
     def generate(_backend, uri, _dtype_q, dtype_kv, *_args, **_kwargs):
         kernel = kernels.setdefault(uri, Kernel(uri, dtype_kv))
@@ -81,13 +99,17 @@ def fakes(monkeypatch, kernels):
     for module in (prefill, decode):
         monkeypatch.setattr(module, "gen_customize_batch_prefill_module", generate)
 
-    plain = SimpleNamespace(plan=lambda *_: [0], paged_run=lambda *_: None, ragged_run=lambda *_: None, run=lambda *_: None)
-    for module, name in ((prefill, "get_batch_prefill_module"), (decode, "get_batch_prefill_module"),
-                         (decode, "get_batch_decode_module")):
+    nothing = dict.fromkeys(("paged_run", "ragged_run", "run"), lambda *_: None)
+    plain = SimpleNamespace(plan=lambda *_: [0], **nothing)
+    for module, name in (
+        (prefill, "get_batch_prefill_module"),
+        (decode, "get_batch_prefill_module"),
+        (decode, "get_batch_decode_module"),
+    ):
         monkeypatch.setattr(module, name, lambda *_: plain)
 
     empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))  # noqa: PLW0108
     for runs in kernels.values():
         runs.plans.clear()
         runs.runs.clear()
@@ -223,8 +245,18 @@ def test_fast_decode_plan_serves_the_module_with_sinks(monkeypatch):
     wrapper = decode_wrapper()
     plan(wrapper, p)
     longer = problem([60, 300], 16, "NHD", BF16, seed=2)
-    fast_decode_plan(wrapper, longer.indptr, longer.indices, longer.last, HEADS, KV_HEADS, DIM, 16,
-                     q_data_type=BF16, kv_data_type=BF16)
+    fast_decode_plan(
+        wrapper,
+        longer.indptr,
+        longer.indices,
+        longer.last,
+        HEADS,
+        KV_HEADS,
+        DIM,
+        16,
+        q_data_type=BF16,
+        kv_data_type=BF16,
+    )
     close(wrapper.run(longer.q, (longer.k, longer.v), sinks=longer.sinks, enable_pdl=False), expected(longer))
 
 
@@ -298,6 +330,4 @@ def test_the_prefill_wrapper_refuses_what_it_was_not_compiled_for():
     wrapper = sink_wrapper(kv_data_type=BF16)
     qo_indptr = torch.tensor([0, 1], dtype=torch.int32)
     wrapper.plan(qo_indptr, p.indptr, p.indices, p.last, HEADS, KV_HEADS, DIM, 16, q_data_type=BF16, kv_data_type=FP8)
-    assert "compiled for" in refusal(
-        lambda: wrapper.run(p.q, (p.k, p.v), p.sinks, 0.125, enable_pdl=False)
-    )
+    assert "compiled for" in refusal(lambda: wrapper.run(p.q, (p.k, p.v), p.sinks, 0.125, enable_pdl=False))

@@ -34,7 +34,8 @@ def program(tree, host, moe_flags, tmp_path_factory):
         if key not in built:
             out = tmp_path_factory.mktemp("sf") / f"tile{columns}"
             command = [
-                "g++", "-std=c++17", "-O1", "-w", "-fpermissive", "-include", str(shims / "device_words.h"), f"-I{shims}",
+                "g++", "-std=c++17", "-O1", "-w", "-fpermissive", "-include", str(shims / "device_words.h"),
+                f"-I{shims}",
                 *folders, f"-DTILE_N={columns}", "-DCUTLASS_ENABLE_DIRECT_CUDA_DRIVER_CALL",
                 *(["-DSWAPPED"] if swapped else []), str(host / "sf_tiles.cpp"), "-o", str(out),
             ]  # fmt: skip

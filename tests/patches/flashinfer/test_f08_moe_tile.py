@@ -88,7 +88,8 @@ def test_a_named_tile_is_all_that_is_tuned(fake_moe, monkeypatch):
     moe.run(1)
     for _, runner, _ in moe.chosen:
         tried = names(moe, runner.get_valid_tactics([], None))
-        assert tried and all(name.startswith("128x32x128 ") for name in tried)
+        assert tried
+        assert all(name.startswith("128x32x128 ") for name in tried)
 
 
 @pytest.mark.parametrize("asked", ["64x128", "128x16", "small", "128"])

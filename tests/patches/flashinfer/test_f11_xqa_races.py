@@ -13,10 +13,10 @@ import pytest
 MHA = "csrc/xqa/mha.cu"
 ARCHS = ("121f", "120f", "90a")
 DEFINES = (
-    "NDEBUG=1 BEAM_WIDTH=1 USE_INPUT_KV=0 USE_CUSTOM_BARRIER=1 TOKENS_PER_PAGE=16 HEAD_ELEMS=64 INPUT_FP16=0 "
-    "DTYPE=__nv_bfloat16 CACHE_ELEM_ENUM=0 HEAD_GRP_SIZE=8 SLIDING_WINDOW=1 LOW_PREC_OUTPUT=0 SPEC_DEC=0 "
-    "MLA_WRAPPER=0 USE_SM90_MHA=0"
-).split()
+    *("NDEBUG=1", "BEAM_WIDTH=1", "USE_INPUT_KV=0", "USE_CUSTOM_BARRIER=1", "TOKENS_PER_PAGE=16", "HEAD_ELEMS=64"),
+    *("INPUT_FP16=0", "DTYPE=__nv_bfloat16", "CACHE_ELEM_ENUM=0", "HEAD_GRP_SIZE=8", "SLIDING_WINDOW=1"),
+    *("LOW_PREC_OUTPUT=0", "SPEC_DEC=0", "MLA_WRAPPER=0", "USE_SM90_MHA=0"),
+)
 SEMAPHORE = "atom.acq_rel.gpu.global.inc"
 CTAS_BARRIER = re.compile(r"\bbar(rier)?(\.cta)?\.sync\b")
 
@@ -111,7 +111,7 @@ def computed(line: str, state: dict[str, int]) -> int | None:
 
 @pytest.fixture(scope="module", params=ARCHS)
 def cta(request, ptx):
-    """What a CTA stores after it read whether it is the last of its sequence: `cta(last=1)`; `cta()` never comes there."""
+    """Stores of a CTA after it read whether it is the last of its sequence: `cta(last=1)`; `cta()` never reads it."""
     lines = ptx[request.param]
     (semaphore,) = where(lines, SEMAPHORE)
     read = next(number for number in range(semaphore, len(lines)) if "ld.shared.u8" in lines[number])

@@ -169,7 +169,7 @@ def test_nothing_is_a_hole_where_outputs_do_not_repeat(device):
 
 
 def test_a_word_that_is_read_is_seen_when_it_changes(device):
-    found, held = device
+    found, _ = device
     assert found.read_words() == {(0, 0, 8): 0x3F800000 ^ 0x40000000}
     assert found.planted() == [f"{found.named((0, 0, 8))}: 2.0 for 1.0"]
 

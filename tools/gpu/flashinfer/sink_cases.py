@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import torch
@@ -133,7 +134,7 @@ def error(case: Case, got: torch.Tensor, want: torch.Tensor) -> list[tuple[float
     """For each request (root mean square error, largest error), relative to the same measure of `want`."""
     rows = case.qo_indptr.tolist()
     errors = []
-    for first, last in zip(rows, rows[1:], strict=False):
+    for first, last in itertools.pairwise(rows):
         true = want[first:last]
         off = got[first:last].float() - true
         rms = float(off.square().mean().sqrt() / true.square().mean().sqrt())

@@ -51,7 +51,9 @@ def xqa(result: dict) -> list[str]:
     found = []
     for name in ("patched", "pin"):
         of = result["runs"].get(name, {"rows": [], "status": "not run"})
-        asked = [(delayed, window, lengths) for delayed in (False, True) for window in (-1, 127) for lengths in XQA_LENGTHS]
+        asked = [
+            (delayed, window, lengths) for delayed in (False, True) for window in (-1, 127) for lengths in XQA_LENGTHS
+        ]
         ran = [(row["delayed"], row["window"], row["lengths"]) for row in of["rows"]]
         if ran != asked or of["status"] != 0:
             found.append(f"{name}: {len(ran)} of {len(asked)} cases ran, status {of['status']}")
@@ -126,5 +128,7 @@ def bench(result: dict) -> list[str]:
         samples = sorted(row["samples_us"])
         middle = samples[len(samples) // 2] if samples else math.nan
         if len(samples) < 20 or not abs(row["median_us"] / middle - 1) < 0.02:
-            found.append(f"{row['variant']} {row['kv']} batch {row['batch']} context {row['context']}: {len(samples)} samples")
+            found.append(
+                f"{row['variant']} {row['kv']} batch {row['batch']} context {row['context']}: {len(samples)} samples"
+            )
     return found

@@ -92,7 +92,7 @@ def _storages() -> list[tuple[int, int, StorageWeakRef]]:
                 continue
             storage = one.untyped_storage()
             start, size = storage.data_ptr(), storage.nbytes()
-        except Exception:  # noqa: S112  a fake or half-made tensor has no memory
+        except Exception:  # a fake or half-made tensor has no memory
             continue
         if start and size and start not in found:
             found[start] = (start, start + size, StorageWeakRef(storage))

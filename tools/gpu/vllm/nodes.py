@@ -104,7 +104,7 @@ def _name(func: int, kern: int) -> str:
 def _packed(extra) -> tuple[int, int]:
     """Address and size of parameters that were handed over in one buffer (CU_LAUNCH_PARAM_BUFFER_*)."""
     place = size = number = 0
-    while (key := extra[number] or 0) not in (0,):
+    while (key := extra[number] or 0) != 0:
         if key == 1:
             place = extra[number + 1]
         elif key == 2:

@@ -13,7 +13,7 @@ import watch
 AT_ONCE = (1, 2, 3, 4, 6, 8, 12, 16, 16, 16)
 
 
-def soak(llm, step: dict, arrays: dict) -> dict:  # noqa: ARG001  every step of an engine is called alike
+def soak(llm, step: dict, arrays: dict) -> dict:  # every step of an engine is called alike
     """Answer requests of the catalogue until the time is over; each reply is compared with the one in it.
 
     step: "catalogue", "seconds", "seed", and if given "until", a time of day at which it ends however long it has run,
