@@ -113,3 +113,9 @@ def ensure(store: Store, stack: Stack, target: Target = "cpu") -> Venv:
             error=EnvironmentLacks,
         )
     return Venv(final, python, cached=False)
+
+
+if __name__ == "__main__":  # the environment of the `cpu` target, made where it is not there: its folder
+    from sparkforge.inputs.recipes import load_stack
+
+    print(ensure(Store.open(), load_stack()).path)

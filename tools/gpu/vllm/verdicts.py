@@ -37,7 +37,13 @@ def replayed(told: dict, steps: dict) -> tuple[list[Demand], dict, str]:
     full, pieces, uniform, small = (
         steps.get(key, 0) for key in ("replays FULL", "replays PIECEWISE", "uniform", "other small")
     )
-    numbers = {"mode": mode, "replays FULL": full, "replays PIECEWISE": pieces, "uniform": uniform, "other small": small}
+    numbers = {
+        "mode": mode,
+        "replays FULL": full,
+        "replays PIECEWISE": pieces,
+        "uniform": uniform,
+        "other small": small,
+    }
     numbers["pieces replayed"] = pieces > 0
     of_graphs = {key: value for key, value in steps.items() if key.startswith("graph ")}
     if of_graphs:
@@ -85,7 +91,9 @@ def known(judge: Judge, label: str, job: str, base: str, wanted: list[list[int]]
     if moved := _moved(judge, job, base):
         demands += [("lead rms", "<=", lead_limit(job)), ("least lead in lead rms", ">=", "least lead in lead rms")]
         numbers |= moved | {"moved against": base}
-        said += f"; least lead {moved['least lead']:.2f}, moved {moved['lead rms']:.3f} rms, {moved['lead most']:.2f} most"
+        said += (
+            f"; least lead {moved['least lead']:.2f}, moved {moved['lead rms']:.3f} rms, {moved['lead most']:.2f} most"
+        )
     judge.add(section, label, said, *demands, **numbers)
 
 
