@@ -19,11 +19,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-KERNELS = ("auto", "gemm", "gemv", "marlin", "triton")
+KERNELS = ("auto", "gemm", "marlin", "triton")
 ACTIVATIONS = ("auto", "bf16", "mxfp8")
 MOE_BACKENDS = ("marlin", "triton", "flashinfer_cutlass", "flashinfer_cutlass_afp8", "flashinfer_trtllm_afp8")
 ATTENTION = ("auto", "FLASHINFER", "TRITON_ATTN", "FLASH_ATTN")
-SWITCHES = ("VLLM_MXFP4_MOE_KERNEL", "VLLM_MXFP4_ACTIVATION", "VLLM_ATTENTION_SINKS")
+SWITCHES = (
+    "VLLM_MXFP4_MOE_KERNEL",
+    "VLLM_MXFP4_ACTIVATION",
+    "VLLM_MXFP4_DECODE_KERNELS",
+    "VLLM_ATTENTION_SINKS",
+)
 
 
 def pretend(major: int, minor: int, *, as_installed: bool) -> None:

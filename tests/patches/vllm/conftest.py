@@ -45,6 +45,7 @@ backend, wrappers, step = _reference.backend, _reference.wrappers, _reference.st
 SWITCHES = (
     "VLLM_MXFP4_MOE_KERNEL",
     "VLLM_MXFP4_ACTIVATION",
+    "VLLM_MXFP4_DECODE_KERNELS",
     "VLLM_ATTENTION_SINKS",
     "VLLM_MXFP4_USE_MARLIN",
     "VLLM_USE_FLASHINFER_MOE_MXFP4_BF16",
@@ -227,40 +228,53 @@ PACKAGE = '''
 import torch
 
 calls = []
+handed = []
+asked = []
 faster = True
+layouts = ("cutlass", "marlin")
 archs = {(12, 1), (12, 0)}
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 
 def dense(x, w, w_scale, bias, out):
-    """The call of sparkforge_kernels.mxfp4_linear_decode."""
+    """The call of a kernel that reads Marlin's layout; the tests leave that layout unpacked, in rows."""
     assert 1 <= x.shape[0] <= 8 and x.is_contiguous() and w.is_contiguous() and w_scale.is_contiguous()
+    assert out.shape[1] <= w.shape[0]
     calls.append(("dense", x.shape[0]))
     code = torch.stack([w & 15, w >> 4], dim=-1).view(*w_scale.shape, 32)
     full = torch.ldexp(E2M1[code.int()], w_scale.int().unsqueeze(-1) - 127).view(w.shape[0], -1)
     y = x.float() @ full.T
-    out.copy_(y if bias is None else y + bias.float())
+    out.copy_((y if bias is None else y + bias.float())[:, : out.shape[1]])
 
 def router(x, w, bias, out):
     calls.append(("router", x.shape[0]))
     out.copy_(torch.nn.functional.linear(x, w, bias) + 1000)
 
-def moe(*, x, w13, w13_scale, w13_bias, w2, w2_scale, w2_bias, topk_ids, topk_weights, alpha, beta, limit, out):
-    assert topk_ids.dtype == torch.int32 and (alpha, beta, limit) == (1.702, 1.0, 7.0)
-    calls.append(("moe", x.shape[0]))
-    out.fill_(7)
+def moe(**given):
+    """Keeps what it was handed; its answer tells who gave it."""
+    calls.append(("moe", given["x"].shape[0]))
+    handed.append(given)
+    given["out"].fill_(7)
 
-def few(**kwargs):
+def few(**given):
     calls.append("few")
-    moe(**kwargs)
+    moe(**given)
+
+def bytes_of(tokens, topk, experts, hidden, inter):
+    asked.append((tokens, topk, experts, hidden, inter))
+    return 1000 * tokens
 
 def offered(capability):
     if capability not in archs:
         return []
+    both = [
+        one | {"kind": "moe", "layout": layout, "scratch": bytes_of, "faster": True}
+        for layout in layouts
+        for one in ({"name": "a_moe", "tokens": (1, 4), "run": few}, {"name": "more_moe", "tokens": (5, 64), "run": moe})
+    ]
     return [
         {"kind": "dense", "name": "a_gemv", "tokens": (1, 8), "run": dense, "faster": faster},
         {"kind": "router", "name": "a_router", "tokens": (1, 8), "run": router, "faster": True},
-        {"kind": "moe", "name": "a_moe", "tokens": (1, 4), "run": few, "faster": True},
-        {"kind": "moe", "name": "more_moe", "tokens": (5, 64), "run": moe, "faster": True},
+        *both,
     ]
 
 def broken(capability):
@@ -269,13 +283,13 @@ def broken(capability):
 def greedy(capability):
     return [{"kind": "dense", "name": "too_many", "tokens": (1, 9), "run": dense, "faster": True}]
 
-def only_dense(capability):
-    return offered(capability)[:1]
+def odd(capability):
+    return [{"kind": "moe", "name": "no_layout", "tokens": (1, 4), "run": few, "faster": True}]
 
 def gap(capability):
     return [
-        {"kind": "moe", "name": "few", "tokens": (1, 2), "run": few, "faster": True},
-        {"kind": "moe", "name": "many", "tokens": (30, 64), "run": moe, "faster": True},
+        {"kind": "moe", "layout": "cutlass", "name": "few", "tokens": (1, 2), "run": few, "faster": True},
+        {"kind": "moe", "layout": "cutlass", "name": "many", "tokens": (30, 64), "run": moe, "faster": True},
     ]
 '''
 
@@ -296,6 +310,7 @@ def install(tmp_path, monkeypatch):
         points = "".join(f"{function} = {name}:{function}\n" for function in functions)
         (info / "entry_points.txt").write_text(f"[vllm.decode_kernels]\n{points}")
         monkeypatch.syspath_prepend(site)
+        sys.modules.pop(name, None)  # that of another test
         importlib.invalidate_caches()
         return importlib.import_module(name)
 
