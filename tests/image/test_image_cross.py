@@ -29,7 +29,7 @@ def bare_base(engine, tmp_path):
     image = archive.write(root, tmp_path / "image.tar", tag=tag, platform=OTHER, made_by="test", labels={})
     engine.load(tmp_path / "image.tar")
     pin = load_stack().bases["bootstrap"]
-    yield base.Base("bootstrap", tag, "0" * 12, "bare", image, pin.python, pin.glibc)
+    yield base.BaseImage("bootstrap", tag, "0" * 12, "bare", image, pin.python, pin.glibc)
     engine.untag(tag)
 
 
