@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import shlex
 import shutil
 from collections.abc import Iterable
@@ -17,9 +19,10 @@ from sparkforge.image.bootstrap import emulates
 
 OS_RELEASE = Path("/etc/os-release")
 DGX_RELEASE = Path("/etc/dgx-release")
+SOCKET = Path("/var/run/docker.sock")
 DEBIAN_KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LOOKED_FOR = (
-    *("git", "g++", "aarch64-linux-gnu-g++", "x86_64-linux-gnu-g++", "mmdebstrap", "arch-test", "gpg"),
+    *("git", "g++", "aarch64-linux-gnu-g++", "x86_64-linux-gnu-g++", "mmdebstrap", "arch-test", "gpg", "newuidmap"),
     *("docker", "dockerd", "buildah", "qemu-aarch64-static", "qemu-x86_64-static", "sudo", "apt-get", "iptables"),
 )
 
@@ -57,11 +60,14 @@ class Host:
         systemd: whether systemd runs it.
         programs: those of the programs that we look for that are there.
         files: those of the files that we look for that are there.
-        able: engines that prove able, in words.
-        refused: engines that do not, each with its reason.
+        able: engines that work, in words.
+        refused: engines that do not work, each with its reason.
         daemon: whether a Docker daemon answers us.
         candidates: packages that apt could install now.
         emulated: platforms whose programs run here by emulation.
+        user: name of who runs this.
+        barred: whether a Docker daemon is there whose socket is closed to this process.
+        member: whether the user is in the group docker, perhaps since after this login.
     """
 
     distribution: Distribution
@@ -75,6 +81,9 @@ class Host:
     daemon: bool
     candidates: frozenset[str]
     emulated: frozenset[Platform]
+    user: str = ""
+    barred: bool = False
+    member: bool = False
 
 
 def distribution(os_release: Path = OS_RELEASE, dgx_release: Path = DGX_RELEASE) -> Distribution:
@@ -131,7 +140,15 @@ def detect(store: Store, packages: Iterable[str] = ()) -> Host:
         daemon=any(engine.answer() for engine in candidates("docker")),
         candidates=installable(packages) if "apt-get" in there else frozenset(),
         emulated=frozenset(one for one in (AMD64, ARM64) if emulates(one)),
+        user=(user := pwd.getpwuid(os.geteuid()).pw_name),
+        barred=barred(),
+        member=any(group.gr_name == "docker" and user in group.gr_mem for group in grp.getgrall()),
     )
+
+
+def barred() -> bool:
+    """Whether a Docker daemon's socket is there and closed to this process."""
+    return SOCKET.is_socket() and not os.access(SOCKET, os.W_OK)
 
 
 def installable(packages: Iterable[str]) -> frozenset[str]:

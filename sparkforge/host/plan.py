@@ -25,6 +25,7 @@ class Action:
         commands: what is run, in order; each as words.
         packages: packages that it installs; empty for other actions.
         waits: whether a Docker daemon must answer afterwards.
+        enters: whether we go on as a member of the group docker afterwards.
     """
 
     title: str
@@ -32,6 +33,7 @@ class Action:
     commands: tuple[Command, ...]
     packages: tuple[str, ...] = ()
     waits: bool = False
+    enters: bool = False
 
 
 def wanted(host: Host, platform: Platform) -> dict[str, str]:
@@ -57,6 +59,8 @@ def _programs(host: Host, platform: Platform) -> dict[str, tuple[str, str]]:
         "g++": ("g++", "host compiler of nvcc"),
         "mmdebstrap": ("mmdebstrap", "makes the bootstrap base"),
     }
+    if not host.root:
+        found["uidmap"] = ("newuidmap", "lets mmdebstrap and buildah work without root")
     if host.platform == AMD64:  # the product is arm64: a machine of another kind compiles its kernels for it
         found["g++-aarch64-linux-gnu"] = ("aarch64-linux-gnu-g++", "host compiler for kernels for linux/arm64")
     if host.distribution.id != "debian":
@@ -103,7 +107,9 @@ def plan(host: Host, platform: Platform, *, fallback: bool = False) -> list[Acti
         actions += _install(host, lacks)
     # A Docker that is only stopped is started even where buildah would do: it is the engine of the first choice.
     wants_docker = "docker.io" in lacks or ("dockerd" in host.programs and (host.root or not host.able))
-    if wants_docker and not fallback and not host.daemon:
+    if host.barred and not host.able:
+        actions.append(let_in(host))
+    elif wants_docker and not fallback and not host.daemon:
         actions.append(_start(host))
     if platform != host.platform and platform not in host.emulated:
         actions.append(_emulate(platform))
@@ -135,6 +141,12 @@ def _start(host: Host) -> Action:
         (("sh", "-c", start),),
         waits=True,
     )
+
+
+def let_in(host: Host) -> Action:
+    """Open Docker's socket to the user, by its group."""
+    add = () if host.member else (("usermod", "--append", "--groups", "docker", host.user),)
+    return Action(f"let {host.user} use Docker", "its socket is open to root and the group docker", add, enters=True)
 
 
 def _emulate(platform: Platform) -> Action:

@@ -1,13 +1,15 @@
 """Make this machine ready to build: say what is missing, do only that, look again.
 
-`setup(store, platform)` does it; `missing(store, platform)` only tells. Without root it prints the commands and
-ends with status 3. It works in rounds, because what the next thing to do is depends on what the last one gave:
-a Docker that was installed and cannot build here is answered with buildah.
+It works in rounds, because the next thing to do depends on what the last one gave: if a Docker that was installed
+cannot build here, buildah comes next. A user who is not root gets the same through `sudo -n`. Where sudo wants a
+password, setup prints the lines to run, and the command that goes on after them.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import time
 
 from sparkforge.core.console import say
@@ -16,9 +18,11 @@ from sparkforge.core.platforms import Platform
 from sparkforge.core.proc import quoted, run
 from sparkforge.core.store import Store
 from sparkforge.engine.choose import candidates, forget
-from sparkforge.host.detect import Host, detect
-from sparkforge.host.plan import Action, plan, wanted
+from sparkforge.host.detect import Host, barred, detect
+from sparkforge.host.plan import Action, let_in, plan, wanted
 
+_SUDO = ("sudo", "-n")
+_ENTERED = "SPARKFORGE_IN_GROUP_DOCKER"
 _ROUNDS = 4
 _DAEMON_SECONDS = 30.0
 
@@ -40,8 +44,8 @@ def setup(store: Store, platform: Platform, *, dry_run: bool = False) -> list[Ac
         What was done, or would be.
 
     Raises:
-        EnvironmentLacks: something is missing and we are not root (`do` gives the commands), or it was tried and
-            is missing still.
+        EnvironmentLacks: root is needed and sudo wants a password (`do` gives the lines, and how to go on), or
+            something is still missing after it was tried.
     """
     done: list[Action] = []
     fallback = False
@@ -57,22 +61,17 @@ def setup(store: Store, platform: Platform, *, dry_run: bool = False) -> list[Ac
         _tell(host, actions)
         if dry_run:
             return actions
-        if not host.root:
-            raise EnvironmentLacks(
-                "this machine lacks something, and only root can install it",
-                why="; ".join(action.title for action in actions),
-                do=_commands(host, actions),
-            )
+        as_root = _rights(host, actions)
         for action in actions:
-            fallback = _act(action) or fallback
+            fallback = _act(action, as_root) or fallback
         done += actions
     host = _look(store, platform)
     left = plan(host, platform, fallback=True)
     if left or not host.able:
         raise EnvironmentLacks(
-            "this machine is not ready still",
-            why="; ".join([*host.refused, *(action.title for action in left)]) or "no engine proves able",
-            do="what was tried stands above; install an engine by hand: any Docker with BuildKit, or buildah",
+            "this machine is still not ready",
+            why="; ".join([*host.refused, *(action.title for action in left)]) or "no working container engine found",
+            do="see above what was tried; install an engine by hand: any Docker with BuildKit, or buildah",
         )
     say(f"ready: {host.able[0]}" if done else f"ready, nothing to do: {host.able[0]}")
     return done
@@ -93,46 +92,87 @@ def _tell(host: Host, actions: list[Action]) -> None:
             say(f"    {quoted(command)}")
 
 
-def _commands(host: Host, actions: list[Action]) -> str:
-    sudo = "sudo " if "sudo" in host.programs else ""
-    lines = [sudo + quoted(command) for action in actions for command in action.commands]
-    if any(action.waits for action in actions) and not any("docker" in line for line in host.able):
-        lines.append(f"{sudo}usermod --append --groups docker {os.environ.get('USER', '$USER')}  and log in again")
-    return "\n       ".join(lines)
+def _rights(host: Host, actions: list[Action]) -> tuple[str, ...]:
+    """Words in front of commands that need root.
+
+    Raises:
+        EnvironmentLacks: we are not root, and sudo wants a password or is not there.
+    """
+    if host.root or not any(action.commands for action in actions):
+        return ()
+    if "sudo" in host.programs and run([*_SUDO, "true"], check=False).code == 0:
+        return _SUDO
+    again = quoted(["invoke", *sys.argv[1:]])
+    # A Docker that is only now installed or started will be closed to the user as well.
+    if any(action.waits for action in actions):
+        actions = [*actions, let_in(host)]
+    if any(action.enters for action in actions):
+        again = quoted(["sg", "docker", "-c", again])
+    how = "sudo " if "sudo" in host.programs else ""
+    lines = [how + quoted(command) for action in actions for command in action.commands]
+    raise EnvironmentLacks(
+        f"{len(lines)} lines need root, and sudo asks for a password" if how else f"{len(lines)} lines need root",
+        why="; ".join(action.title for action in actions),
+        do="\n       ".join(["run these lines; the last one goes on with what you asked for:", *lines, again]),
+    )
 
 
-def _act(action: Action) -> bool:
-    """Run an action's commands; True when it was Docker's and did not work, which is no failure yet."""
+def _act(action: Action, as_root: tuple[str, ...]) -> bool:
+    """Run an action's commands; True if it was Docker's and did not work, which is no failure yet."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    front = (*as_root, "env", "DEBIAN_FRONTEND=noninteractive") if as_root else ()
     say(f"{action.title} ...")
     for command in action.commands:
+        words = [*front, *command]
+        if as_root:
+            say(f"  $ {quoted(words)}")
         if action.packages and command[:2] == ("apt-get", "install"):
-            _install(command, environment, updated=len(action.commands) > 1)
+            _install(words, [*front, "apt-get", "update"], environment, updated=len(action.commands) > 1)
         else:
             try:
-                run(command, env=environment, error=EnvironmentLacks)
+                run(words, env=environment, error=EnvironmentLacks)
             except SparkforgeError:
                 if not action.waits:
                     raise
                 return True
+    if action.enters:
+        _enter()
     return action.waits and not _daemon_answers()
 
 
-def _install(command: tuple[str, ...], environment: dict[str, str], *, updated: bool) -> None:
+def _enter() -> None:
+    """Become the same command in the group docker, which this login is not in yet.
+
+    Raises:
+        EnvironmentLacks: that was done already, or there is no `sg` to do it.
+    """
+    if os.environ.get(_ENTERED) or shutil.which("sg") is None:
+        raise EnvironmentLacks(
+            "Docker's socket is closed to this login",
+            why="the group docker counts from the next login on",
+            do=f"log out and in again, then: {quoted(['invoke', *sys.argv[1:]])}",
+        )
+    say("going on as a member of the group docker")
+    sys.stdout.flush()
+    os.environ[_ENTERED] = "1"
+    os.execvp("sg", ["sg", "docker", "-c", quoted(sys.argv)])  # noqa: S606  the same words
+
+
+def _install(command: list[str], update: list[str], environment: dict[str, str], *, updated: bool) -> None:
     try:
         run(command, env=environment, error=EnvironmentLacks)
     except EnvironmentLacks:
         if updated:
             raise
         say("  the package lists are old: apt-get update")  # a version that they name is gone from the mirror
-        run(["apt-get", "update"], env=environment, error=EnvironmentLacks)
+        run(update, env=environment, error=EnvironmentLacks)
         run(command, env=environment, error=EnvironmentLacks)
 
 
 def _daemon_answers() -> bool:
     end = time.monotonic() + _DAEMON_SECONDS
     while time.monotonic() < end:
-        if any(engine.answer() for engine in candidates("docker")):
+        if barred() or any(engine.answer() for engine in candidates("docker")):
             return True
         time.sleep(0.5)
     say(f"  no Docker daemon answered within {_DAEMON_SECONDS:.0f} s; its log: /var/log/sparkforge-dockerd.log")

@@ -13,7 +13,7 @@ from sparkforge.host.plan import plan
 FILES = Path(__file__).parent / "files"
 DEBIAN = Distribution("debian", "12", "Debian GNU/Linux 12 (bookworm)")
 UBUNTU = Distribution("ubuntu", "24.04", "Ubuntu 24.04.3 LTS")
-ALL = frozenset({"git", "g++", "aarch64-linux-gnu-g++", "mmdebstrap", "gpg", "sudo", "apt-get"})
+ALL = frozenset({"git", "g++", "aarch64-linux-gnu-g++", "mmdebstrap", "gpg", "sudo", "apt-get", "newuidmap"})
 BARE = Host(
     distribution=DEBIAN,
     platform=AMD64,
@@ -98,6 +98,26 @@ def test_an_image_for_another_platform_needs_emulation_for_its_base_alone():
     assert "binfmt_misc" in actions[-1].commands[0][-1]
     emulating = replace(ready, programs=ALL | {"arch-test", "qemu-aarch64-static"}, emulated=frozenset({AMD64, ARM64}))
     assert plan(emulating, ARM64) == []
+
+
+CLOSED = replace(BARE, root=False, user="ann", programs=ALL | {"dockerd"}, barred=True)
+
+
+def test_a_user_whom_docker_does_not_let_in_joins_its_group():
+    (action,) = plan(CLOSED, AMD64)
+    assert action.commands == (("usermod", "--append", "--groups", "docker", "ann"),)
+    assert action.enters
+    (action,) = plan(replace(CLOSED, member=True), AMD64)
+    assert (action.commands, action.enters) == ((), True)
+
+
+def test_a_user_who_has_all_that_is_needed_is_left_alone():
+    for able in ("Docker 28", "buildah 1.28"):
+        assert plan(replace(CLOSED, able=(able,)), AMD64) == []
+
+
+def test_a_user_needs_uidmap_where_root_does_not():
+    assert packages(plan(replace(CLOSED, able=("Docker 28",), programs=ALL - {"newuidmap"}), AMD64)) == {"uidmap"}
 
 
 def test_an_unknown_distribution_is_told_what_to_install():
