@@ -102,7 +102,7 @@ def _rights(host: Host, actions: list[Action]) -> tuple[str, ...]:
         return ()
     if "sudo" in host.programs and run([*_SUDO, "true"], check=False).code == 0:
         return _SUDO
-    again = quoted(["invoke", *sys.argv[1:]])
+    again = quoted(sys.argv)
     # A Docker that is only now installed or started will be closed to the user as well.
     if any(action.waits for action in actions):
         actions = [*actions, let_in(host)]
@@ -111,7 +111,7 @@ def _rights(host: Host, actions: list[Action]) -> tuple[str, ...]:
     how = "sudo " if "sudo" in host.programs else ""
     lines = [how + quoted(command) for action in actions for command in action.commands]
     raise EnvironmentLacks(
-        f"{len(lines)} lines need root, and sudo asks for a password" if how else f"{len(lines)} lines need root",
+        "setup needs root" + (", and sudo asks for a password" if how else ""),
         why="; ".join(action.title for action in actions),
         do="\n       ".join(["run these lines; the last one goes on with what you asked for:", *lines, again]),
     )
@@ -150,7 +150,7 @@ def _enter() -> None:
         raise EnvironmentLacks(
             "Docker's socket is closed to this login",
             why="the group docker counts from the next login on",
-            do=f"log out and in again, then: {quoted(['invoke', *sys.argv[1:]])}",
+            do=f"log out and in again, then: {quoted(sys.argv)}",
         )
     say("going on as a member of the group docker")
     sys.stdout.flush()

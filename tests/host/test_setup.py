@@ -69,7 +69,7 @@ def test_a_user_without_sudos_leave_gets_the_lines_and_the_command_that_goes_on(
     assert lines[1] == "sudo apt-get update"
     assert lines[2].startswith("sudo apt-get install --yes")
     assert lines[-2] == "sudo usermod --append --groups docker ann"
-    assert lines[-1] == "sg docker -c 'invoke setup build --target cpu'"
+    assert lines[-1] == "sg docker -c '/venv/bin/invoke setup build --target cpu'"
 
 
 def test_a_member_whose_login_is_older_needs_no_root(store, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_socket_that_stays_closed_ends_it(store, monkeypatch):
     monkeypatch.setenv(setup._ENTERED, "1")
     with pytest.raises(EnvironmentLacks, match="closed to this login") as told:
         setup.setup(store, AMD64)
-    assert "log out and in again, then: invoke setup build --target cpu" in told.value.do
+    assert "log out and in again, then: /venv/bin/invoke setup build --target cpu" in told.value.do
 
 
 def test_a_user_who_has_everything_is_never_stopped(store, monkeypatch):
