@@ -1,6 +1,6 @@
 """Stand-in packages in the group `vllm.decode_kernels`: fakes that count, and the entry point of our real kernels.
 
-    fakes(FOLDER)           dense, router: torch's own arithmetic on the plain layout, with counters on the device
+    fakes(FOLDER)           dense: Marlin itself; router: torch's arithmetic; both with counters on the device
     real(FOLDER)            sparkforge_kernels.mxfp4_linear_decode, taken from $SPARKFORGE_KERNELS_SITE
 
     plugin(FOLDER)          a vllm.general_plugins that does to a server's processes what the engines do to their own
@@ -42,17 +42,18 @@ def _counted(name, run):
 
 _FAKES = """
 def kernels(capability):
-    magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-    # Made here: a copy from the host is not allowed while a graph is captured.
-    values = torch.tensor((*magnitudes, *(-v for v in magnitudes)), dtype=torch.float32, device="cuda")
+    from vllm.model_executor.layers.quantization.utils.marlin_utils import marlin_make_workspace_new
+    from vllm.model_executor.layers.quantization.utils.marlin_utils_fp4 import apply_fp4_marlin_linear
+
+    # Made here: an allocation that must start as zeros is not captured.
+    workspace = marlin_make_workspace_new(torch.device("cuda"))
 
     def dense(x, w, w_scale, bias, out):
         assert 1 <= x.shape[0] <= 8 and x.is_contiguous() and out.is_contiguous(), (x.shape, x.stride())
-        code = torch.stack((w & 0xF, w >> 4), dim=-1).flatten(-2).int()
-        blocks = values[code].unflatten(-1, (-1, 32))
-        weight = torch.ldexp(blocks, (w_scale.int() - 127).unsqueeze(-1)).flatten(-2)
-        y = x.float() @ weight.T
-        out.copy_(y if bias is None else y + bias.float())
+        rows, k = w.shape[1] // 2, 16 * w.shape[0]
+        y = apply_fp4_marlin_linear(input=x, weight=w, weight_scale=w_scale, weight_global_scale=None,
+                                    workspace=workspace, size_n=rows, size_k=k, bias=bias)
+        out.copy_(y[:, : out.shape[1]])
 
     def router(x, w, bias, out):
         assert 1 <= x.shape[0] <= 8, x.shape
