@@ -61,6 +61,7 @@ BUILT = ("vllm/vllm_flash_attn/", "vllm/third_party/")
 _TELL = "SPARKFORGE_READS"  # folder in which children of a run say what they opened
 _NOT_SOURCES = ("build", ".venv", ".git", "results")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+")
+_NAMED: dict[Path, tuple[str, str]] = {}
 _BEGUN = time.time()
 
 
@@ -120,6 +121,10 @@ class Run:
     def compiled(self, folder: Path) -> None:
         """Add every file that depfiles below `folder`, and ninja's own log of them, name."""
         self.read(_of_depfiles(folder))
+
+    def tree(self, folder: Path, upstream: str, tree: str) -> None:
+        """Say which tree lies in a folder of sources that carries no mark of its own; before anything of it is read."""
+        _NAMED[folder.resolve()] = (upstream, tree)
 
     def record(self) -> dict[str, Any]:
         """All that is known of the run so far."""
@@ -265,7 +270,12 @@ def _of_depfiles(folder: Path) -> set[Path]:
         rule = path.read_text().replace("\\\n", " ").partition(": ")[2]
         found |= {path.parent / word for word in rule.split()}
     for log in folder.rglob(".ninja_deps"):
-        said = _said("ninja", "-C", str(log.parent), "-t", "deps") or ""
+        # Several modules that were built at once have one log, in the folder above theirs.
+        files = [log.parent / "build.ninja"] if (log.parent / "build.ninja").is_file() else log.parent.glob("*/build.ninja")
+        with tempfile.NamedTemporaryFile("w", suffix=".ninja") as manifest:
+            manifest.write("".join(f"subninja {file}\n" for file in files))
+            manifest.flush()
+            said = _said("ninja", "-C", str(log.parent), "-f", manifest.name, "-t", "deps") or ""
         found |= {log.parent / line.strip() for line in said.splitlines() if line.startswith(" ")}
     return found
 
@@ -290,6 +300,8 @@ def _name(path: Path) -> tuple[str, str]:
 def _package(folder: Path) -> tuple[Path, str, str] | None:
     """Of a folder in a patched upstream: where the upstream's paths begin, its name, its tree; None for any other."""
     for home in (folder, *folder.parents):
+        if home in _NAMED:
+            return home, *_NAMED[home]
         for upstream in UPSTREAMS:
             mark = home / upstream / MARK
             # Beside an installed package lie others; a source tree has one project file for all of it.

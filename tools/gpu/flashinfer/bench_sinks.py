@@ -24,9 +24,11 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])]
 
 import vllm_triton
+
+from sparkforge.results.provenance import Run, tell
 
 KV_HEADS, GROUP, HEAD_DIM, PAGE = 8, 8, 64, 16
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -243,7 +245,9 @@ def main() -> int:
     if options.inside:
         kv, window = options.inside.split(",")
         print(json.dumps(numbers_of(options, kv, int(window))))
+        tell()
         return 0
+    run = Run(__file__)
 
     result: dict = {
         "benchmark": "sinks", "device": torch.cuda.get_device_name(), "torch": torch.__version__,
@@ -267,7 +271,10 @@ def main() -> int:
                 result["rows"] += part["rows"]
                 result["not_run"] |= part["not_run"]
             if options.json:  # as it goes: a run that is cut short keeps what it measured
-                options.json.write_text(json.dumps(result) + "\n")
+                run.write(options.json, result)
+    run.compiled(Path(os.environ.get("FLASHINFER_WORKSPACE_BASE", Path.home())) / ".cache/flashinfer")
+    if options.json:
+        run.write(options.json, result)
     reads = [rate / 1e9 for rate in result["read_bandwidth"]]
     print(f"{result['device']}: plain read {min(reads):.0f} to {max(reads):.0f} GB/s")
     table(result["rows"])

@@ -7,8 +7,9 @@ nothing below sm_100 and must be seen to. With the guards of two device function
 and E8M0 scale factors of BF16 and FP16 rows against quantization written here in torch from its definition, in the
 128x4 layout of the GEMM, each expert's block on its own, zeros where K is padded; FP8 rows with the scale factors that
 came with them. Rows span the range of the type: zero blocks, blocks whose scale is not representable, maxima that are
-448 times a power of two. Exit status 1 if a byte is wrong or a fault in the reference (a scale rounded down, a neighbour's
-scale, linear layout) is not seen.
+448 times a power of two. Then faults are planted in what the kernel wrote, and the same comparison must see each: a
+scale rounded down, a neighbour's scale, scales laid out linearly, a byte off by one, a row that is another's. Exit
+status 1 if a byte is wrong or a fault is not seen (verdicts.py).
 """
 
 from __future__ import annotations
@@ -17,13 +18,18 @@ import argparse
 import ctypes
 import json
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])]
 
 import expand_build
+from verdicts import EXPAND_FAULTS, expand
+
+from sparkforge.results.provenance import Run
 
 FP8, BLOCK, POISON = torch.float8_e4m3fn, 32, 0xA5
 SHAPES = [
@@ -150,22 +156,78 @@ def swizzled(codes: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def compared(out: torch.Tensor, sf: torch.Tensor, given: torch.Tensor, routing: Routing, place: torch.Tensor) -> dict[str, int]:
+    """What the kernel wrote for rows that it quantized, against `mxfp8`: how many of each kind, and how many are wrong.
+
+    Args:
+        out: bytes [rows, K].
+        sf: bytes of all experts' scale factors.
+        given: the input rows [tokens, K].
+        routing: which row is which.
+        place: as `places` gives it, [rows, padded K / 32].
+    """
+    own = given.shape[1] // BLOCK
+    want, want_sf, edge = (value[routing.token] for value in mxfp8(given))
+    got_sf = sf[place[:, :own]]
+    # The kernel multiplies by an approximate 1 / 448: at the edge the next power of two is right as well.
+    higher = edge & (got_sf == want_sf + 1)
+    again = torch.where(higher, want_sf + 1, want_sf)
+    blocks = given[routing.token].double().view(len(want), own, BLOCK)
+    one_higher = (blocks * two_to(127 - again.long())[..., None]).float().to(FP8).view(torch.uint8)
+    bytes_ = torch.where(higher[..., None], one_higher, want.view(blocks.shape))
+    zero = lambda codes: codes & 0x7F == 0  # noqa: E731  -0 and 0 are one number
+    off = (out.view_as(bytes_) != bytes_) & ~(zero(out.view_as(bytes_)) & zero(bytes_))
+    behind = torch.ones_like(sf, dtype=torch.bool)
+    behind[place] = False
+    return {
+        "bytes": out.numel(), "bytes_wrong": int(off.sum()),
+        "scale_factors": got_sf.numel(), "scale_factors_wrong": int((got_sf != again).sum()),
+        "edge_blocks": int(edge.sum()), "edge_blocks_one_higher": int(higher.sum()),
+        "padded_zeros": place[:, own:].numel(), "padded_not_zero": int((sf[place[:, own:]] != 0).sum()),
+        "unwritten_behind": int((sf[behind] != POISON).sum()),
+    }  # fmt: skip
+
+
+def planted(out: torch.Tensor, sf: torch.Tensor, place: torch.Tensor, own: int) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """What the kernel wrote, with one fault each; a fault that would change nothing here is left out."""
+    inside = place[:, :own]
+    codes = sf[inside]
+
+    def with_scales(changed: torch.Tensor) -> torch.Tensor:
+        found = sf.clone()
+        found[inside] = changed
+        return found
+
+    yield "rounded down", out, with_scales(codes - 1)
+    if not torch.equal(rolled := codes.roll(1, dims=1), codes):
+        yield "neighbour's scale", out, with_scales(rolled)
+    linear = torch.full_like(sf, POISON)
+    linear[: codes.numel()] = codes.reshape(-1)
+    if not torch.equal(linear[inside], codes):
+        yield "linear scales", out, linear
+    one = out.clone()
+    one[0, (out[0] & 0x7F).argmax()] ^= 1  # of the largest byte, so that it is no other zero
+    yield "byte off by one", one, sf
+    if not torch.equal(out.roll(1, dims=0), out):
+        yield "copied row of another", out.roll(1, dims=0), sf
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", type=Path, required=True)
     parser.add_argument("--libraries", type=Path, default=Path("expand-libraries"))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    run = Run(__file__)
     folder = options.libraries.resolve()
     for opened in (True, False):
         if not (folder / f"expand_{'opened' if opened else 'guarded'}.so").is_file():
             expand_build.compile_library(options.tree.resolve(), folder, opened=opened)
+    run.compiled(folder)
+    run.read([options.tree.resolve() / expand_build.HEADER])  # a copy of it is compiled
     opened, guarded = Library(folder / "expand_opened.so"), Library(folder / "expand_guarded.so")
-    counts = dict.fromkeys(
-        ["copied", "copied_wrong", "bytes", "bytes_wrong", "scale_factors", "scale_factors_wrong", "edge_blocks",
-         "edge_blocks_one_higher", "padded_zeros", "padded_not_zero", "unwritten_behind", "guarded_bytes_not_zero"], 0
-    )  # fmt: skip
-    faults, failures = dict.fromkeys(["rounded_down", "neighbour", "linear"], 0), []
+    counts: Counter[str] = Counter(copied=0, copied_wrong=0, guarded_bytes_not_zero=0)
+    seen = {name: {"cases": 0, "seen": 0} for name in EXPAND_FAULTS}
     for seed, (tokens, top_k, experts, hidden) in enumerate(SHAPES):
         random = torch.Generator(device="cuda").manual_seed(seed)
         routing = Routing(tokens, top_k, experts, random)
@@ -183,37 +245,12 @@ def main() -> int:
         for name, dtype in (("expand_bf16_to_mxfp8", torch.bfloat16), ("expand_half_to_mxfp8", torch.float16)):
             given = x if dtype == torch.bfloat16 else rows(tokens, hidden, dtype, random)
             out, sf, permuted = opened(name, given, FP8, routing, sf_bytes=total)
-            want, want_sf, edge = (value[routing.token] for value in mxfp8(given))
-            got_sf = sf[place[:, :own]]
-            # The kernel multiplies by an approximate 1 / 448: at the edge the next power of two is right as well.
-            higher = edge & (got_sf == want_sf + 1)
-            again = torch.where(higher, want_sf + 1, want_sf)
-            blocks = given[routing.token].double().view(len(want), own, BLOCK)
-            one_higher = (blocks * two_to(127 - again.long())[..., None]).float().to(FP8).view(torch.uint8)
-            bytes_ = torch.where(higher[..., None], one_higher, want.view(blocks.shape))
-            zero = lambda codes: codes & 0x7F == 0  # noqa: E731  -0 and 0 are one number
-            off = (out.view_as(bytes_) != bytes_) & ~(zero(out.view_as(bytes_)) & zero(bytes_))
-            counts["bytes"] += out.numel()
-            counts["bytes_wrong"] += int(off.sum())
-            counts["scale_factors"] += got_sf.numel()
-            counts["scale_factors_wrong"] += int((got_sf != again).sum())
-            counts["edge_blocks"] += int(edge.sum())
-            counts["edge_blocks_one_higher"] += int(higher.sum())
-            counts["padded_zeros"] += place[:, own:].numel()
-            counts["padded_not_zero"] += int((sf[place[:, own:]] != 0).sum())
-            behind = torch.ones_like(sf, dtype=torch.bool)
-            behind[place] = False
-            counts["unwritten_behind"] += int((sf[behind] != POISON).sum())
+            counts.update(compared(out, sf, given, routing, place))
             counts["copied_wrong"] += int((permuted != routing.permuted_scales).sum())
-            if not (got_sf == (again.int() - 1)).all():
-                faults["rounded_down"] += 1
-            if own > 1 and not torch.equal(got_sf, again.roll(1, dims=1)):
-                faults["neighbour"] += 1
-            linear = (torch.arange(len(want), device="cuda")[:, None] * place.shape[1]) + torch.arange(
-                own, device="cuda"
-            )
-            if len(want) > 4 and not torch.equal(sf[linear.clamp(max=total - 1)], again):
-                faults["linear"] += 1
+            for fault, wrong_out, wrong_sf in planted(out, sf, place, own):
+                found = compared(wrong_out, wrong_sf, given, routing, place)
+                seen[fault]["cases"] += 1
+                seen[fault]["seen"] += bool(found["bytes_wrong"] or found["scale_factors_wrong"])
             # Below sm_100 the same call leaves zeros and no scale factor.
             none, untouched, _ = guarded(name, given, FP8, routing, sf_bytes=total)
             counts["guarded_bytes_not_zero"] += int((none != 0).sum()) + int((untouched != POISON).sum())
@@ -226,29 +263,16 @@ def main() -> int:
         counts["scale_factors_wrong"] += int((sf[place[:, :own]] != given_sf[routing.token]).sum())
         counts["padded_zeros"] += place[:, own:].numel()
         counts["padded_not_zero"] += int((sf[place[:, own:]] != 0).sum())
-    for name, number in counts.items():
-        if name.endswith(("wrong", "not_zero", "behind")) and number:
-            failures.append(f"{name}: {number}")
-    for name, number in faults.items():
-        if number == 0:
-            failures.append(f"a reference with the fault {name} was not told from the right one")
+    result = {
+        "check": "expand", "device": torch.cuda.get_device_name(), "capability": list(torch.cuda.get_device_capability()),
+        "torch": torch.__version__, "cuda": torch.version.cuda, "shapes": SHAPES, "counts": dict(counts), "planted": seen,
+    }  # fmt: skip
+    failures = expand(result)
     print(json.dumps(counts))
     for failure in failures:
         print(f"FAILED {failure}")
-    mark = options.tree / "flashinfer/sparkforge_tree.txt"
     if options.json:
-        options.json.write_text(
-            json.dumps(
-                {
-                    "check": "expand", "ok": not failures, "device": torch.cuda.get_device_name(),
-                    "capability": list(torch.cuda.get_device_capability()), "torch": torch.__version__,
-                    "cuda": torch.version.cuda, "tree": mark.read_text().strip() if mark.exists() else "",
-                    "shapes": SHAPES, "counts": counts, "faults_seen": faults, "failures": failures,
-                },
-                indent=1,
-            )
-            + "\n"
-        )  # fmt: skip
+        run.write(options.json, result)
     return 1 if failures else 0
 
 

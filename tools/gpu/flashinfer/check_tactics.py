@@ -27,7 +27,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])]
 
 import moe_sm90
 from moe_case import (
@@ -43,6 +43,9 @@ from moe_case import (
     name_of,
     shape,
 )  # fmt: skip
+from verdicts import tactics
+
+from sparkforge.results.provenance import Run, tell
 
 NAMES = os.environ.get("KERNEL_NAMES", "")
 TILE = re.compile(r"\d+x\d+x\d+ ")
@@ -251,20 +254,6 @@ def child(module: Path, package: Path | None, what: str = "") -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def judged(found: dict[str, dict]) -> list[str]:
-    failures = list(found["patched"]["failures"])
-    for made in found["patched"]["runners"]:
-        if made["python_runners"] != 2 or made["compiled_runners"] != 1:
-            failures.append(f"{made['python_runners']} runners were made, {made['compiled_runners']} compiled ones")
-    if "pin" in found:
-        failures += [f"pin: {failure}" for failure in found["pin"]["failures"]]
-        if not others(found["pin"]):
-            failures.append("pin: the defect of F-04 was not seen")
-        if any(made["python_runners"] == 2 for made in found["pin"]["runners"]):
-            failures.append("pin: the defect of F-12 was not seen")
-    return failures
-
-
 def others(of: dict) -> list[int]:
     return [row["id"] for row in of["ids"]["rows"] if not row["same_kernel"]]
 
@@ -285,22 +274,14 @@ def show(found: dict[str, dict]) -> None:
             print(f"tuned, {row['tile']}: {row['names']}, ran {[r['tile'] for r in row['ran']]}, rms {row['rms']:.2e}")
 
 
-def write(path: Path | None, found: dict[str, dict], failures: list[str]) -> None:
-    if path is None:
-        return
+def result(found: dict[str, dict]) -> dict:
     patched = found.get("patched", {})
-    path.write_text(
-        json.dumps(
-            {
-                "check": "tactics", "ok": not failures, "device": torch.cuda.get_device_name(),
-                "capability": list(torch.cuda.get_device_capability()), "torch": torch.__version__,
-                "cuda": torch.version.cuda, "flashinfer": patched.get("flashinfer"), "tree": patched.get("tree", ""),
-                "layer": {"experts": EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "inter": INTER}, "rms_limit": RMS,
-                "failures": failures, "runs": found,
-            }
-        )
-        + "\n"
-    )  # fmt: skip
+    return {
+        "check": "tactics", "device": torch.cuda.get_device_name(), "capability": list(torch.cuda.get_device_capability()),
+        "torch": torch.__version__, "cuda": torch.version.cuda, "flashinfer": patched.get("flashinfer"),
+        "tree": patched.get("tree", ""), "layer": {"experts": EXPERTS, "top_k": TOP_K, "hidden": HIDDEN, "inter": INTER},
+        "runs": found,
+    }  # fmt: skip
 
 
 def main() -> int:
@@ -315,7 +296,10 @@ def main() -> int:
     if options.inside:
         of_runners = options.inside == "runners"
         print(json.dumps(runners(library) if of_runners else inside(library, patched=options.inside == "patched")))
+        tell()
         return 0
+    run = Run(__file__)
+    run.compiled(Path(os.environ.get("FLASHINFER_WORKSPACE_BASE", Path.home())) / ".cache/flashinfer")
     found: dict[str, dict] = {}
     trees = {"patched": (options.module.resolve(), None)}
     if options.pin:
@@ -324,17 +308,17 @@ def main() -> int:
         for name, (module, package) in trees.items():
             found[name] = child(module, package) | {"runners": []}
             found[name]["kernels"] = "its own" if (module / "kernels.txt").exists() else "the patched tree's"
-            write(options.json, found, ["not finished"])
         for _ in range(3):  # one after the other, so that neither has the quieter machine
             for name, (module, package) in trees.items():
                 found[name]["runners"].append(child(module, package, "runners"))
-        failures = judged(found)
+        failures = tactics(result(found)) if "pin" in found else ["the pin did not run beside it (--pin)"]
     except RuntimeError as problem:
         failures = [str(problem)]
     show(found)
     for failure in failures:
         print(f"FAILED {failure}")
-    write(options.json, found, failures)
+    if options.json:
+        run.write(options.json, result(found))
     return 1 if failures else 0
 
 

@@ -28,18 +28,17 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])]
 
 import sink_cases as cases
+from verdicts import XQA_LENGTHS as LENGTHS
+from verdicts import xqa as judged
 
-RMS, LARGEST = 1.0e-2, 3.0e-2
+from sparkforge.results.provenance import Run, tell
+
 PAGE = 16
 ANCHOR = "      bool const isLastCta = mbsmem.isLastCta;\n"
 WAIT = "      if (!isLastCta) {\n        __nanosleep(100000);\n        __nanosleep(100000);\n      }\n"
-LENGTHS = (
-    [1], [129], [4097], [20000], [131072], [131071, 1], [1, 130, 4097, 8191], [65536, 257, 30000, 1],
-    [1, 2048, 300, 129, 4095, 17, 8192, 640], [2048, 1] * 8, [257] * 16,
-)  # fmt: skip
 
 
 def module(window: int, *, delayed: bool):
@@ -141,10 +140,12 @@ def numbers(runs: int) -> Iterator[dict]:
                 rms, largest = map(max, zip(*cases.error(case, first, want), strict=True))
                 differ = torch.zeros((), dtype=torch.int64, device="cuda")
                 worst = torch.zeros((), device="cuda")
+                busy = 0
                 for number in range(repeats):
-                    if number % 50 == 0:
+                    if beside.query():  # the last copy has ended: another, so that every run begins beside one
                         with torch.cuda.stream(beside):
                             traffic[0].copy_(traffic[1])
+                    busy += not beside.query()
                     got = kernel()
                     differ += (got != first).any()
                     if number % 20 == 0:
@@ -152,13 +153,9 @@ def numbers(runs: int) -> Iterator[dict]:
                 torch.cuda.synchronize()
                 yield {
                     "delayed": delayed, "window": window, "lengths": lengths, "shared": kernel.shared, "runs": repeats,
-                    "rms": rms, "largest": largest, "differ": int(differ),
+                    "beside": busy, "rms": rms, "largest": largest, "differ": int(differ),
                     "worst": float(worst) / float(want.abs().max()), "seconds": round(time.monotonic() - start, 2),
                 }  # fmt: skip
-
-
-def right(row: dict) -> bool:
-    return row["differ"] == 0 and row["rms"] <= RMS and row["largest"] <= LARGEST and row["worst"] <= LARGEST
 
 
 def start(words: list[str], package: Path | None) -> subprocess.Popen[str]:
@@ -174,35 +171,18 @@ def start(words: list[str], package: Path | None) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def judged(found: dict[str, dict]) -> list[str]:
-    """What is not as it should be; a case that did not run is not."""
-    failures = []
-    for name, of in found.items():
-        asked = [(delayed, window, lengths) for delayed in (False, True) for window in (-1, 127) for lengths in LENGTHS]
-        ran = [(row["delayed"], row["window"], row["lengths"]) for row in of["rows"]]
-        if ran != asked or of["status"] != 0:
-            failures.append(f"{name}: {len(ran)} of {len(asked)} cases ran, status {of['status']}")
-        for row in of["rows"]:
-            what = f"{name}, {'with' if row['delayed'] else 'without'} wait, window {row['window']}, {row['lengths']}"
-            if name == "patched" and not right(row):
-                failures.append(f"{what}: rms {row['rms']:.2e}, {row['differ']} of {row['runs']} runs differ")
-            if name == "pin" and row["delayed"] and row["shared"] and right(row):
-                failures.append(f"{what}: the race was provoked and not seen")
-    return failures
-
-
-def result(found: dict[str, dict], failures: list[str]) -> dict:
+def result(found: dict[str, dict]) -> dict:
     natural = [row for row in found.get("pin", {}).get("rows", ()) if not row["delayed"]]
     patched = found["patched"]
     return {
-        "check": "xqa", "ok": not failures, "device": patched.get("device"), "capability": patched.get("capability"),
+        "check": "xqa", "device": patched.get("device"), "capability": patched.get("capability"),
         "torch": torch.__version__, "cuda": torch.version.cuda, "flashinfer": patched.get("flashinfer"),
-        "tree": patched.get("tree", ""), "limits": {"rms": RMS, "largest": LARGEST},
+        "tree": patched.get("tree", ""),
         "summary": {
             "pin_runs_without_wait": sum(row["runs"] for row in natural),
             "of_them_wrong": sum(row["differ"] for row in natural),
         },
-        "failures": failures, "runs": found,
+        "runs": found,
     }  # fmt: skip
 
 
@@ -228,7 +208,9 @@ def main() -> int:
     if options.inside:
         for said in numbers(options.runs):
             print(json.dumps(said), flush=True)
+        tell()
         return 0
+    run = Run(__file__)
     packages = {"patched": None} | ({"pin": options.pin.resolve()} if options.pin else {})
     if options.build:
         building = [start(["--build"], package) for package in packages.values()]
@@ -245,16 +227,18 @@ def main() -> int:
                 print(line(name, said), flush=True)
             else:
                 found[name] = said | found[name]
-            if options.json:
-                options.json.write_text(json.dumps(result(found, ["not finished", *judged(found)]), indent=1) + "\n")
+            if options.json:  # as it goes; a run that is cut short lacks cases, and its judge says so
+                run.write(options.json, result(found))
         found[name]["status"] = process.wait()
-    failures = judged(found)
-    whole = result(found, failures)
+    base = Path(os.environ.get("FLASHINFER_WORKSPACE_BASE", Path.home()))
+    run.compiled(base / ".cache/flashinfer")
+    whole = result(found)
+    failures = judged(whole)
     print(json.dumps(whole["summary"]))
     for failure in failures:
         print(f"FAILED {failure}")
     if options.json:
-        options.json.write_text(json.dumps(whole, indent=1) + "\n")
+        run.write(options.json, whole)
     return 1 if failures else 0
 
 

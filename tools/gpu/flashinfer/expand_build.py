@@ -20,6 +20,8 @@ DEFINES = (
     "FLASHINFER_ENABLE_F16 FLASHINFER_ENABLE_BF16 FLASHINFER_ENABLE_FP8_E4M3 FLASHINFER_ENABLE_FP8_E5M2"
 )
 
+ARCH = ("-gencode=arch=compute_90a,code=sm_90a",)
+
 
 def open_guards(tree: Path, folder: Path) -> Path:
     """The header with the two guards opened, in `folder`, where the include path finds it first."""
@@ -54,12 +56,15 @@ def compile_library(tree: Path, folder: Path, *, opened: bool) -> Path:
     library = folder / f"expand_{'opened' if opened else 'guarded'}.so"
     nvcc = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "bin/nvcc"
     folder.mkdir(parents=True, exist_ok=True)
+    flags = [*[f"-D{name}" for name in DEFINES.split()], *[f"-I{path}" for path in includes]]
+    sources = [Path(__file__).resolve().parent / "expand_kernel.cu", *common]
+    for source in sources:  # the compiler tells of one file at a time which ones it reads
+        told = library.with_name(f"{library.stem}-{source.stem}.d")
+        subprocess.run([nvcc, "-M", "-MF", told, "-std=c++17", *ARCH, *flags, source], check=True)
     subprocess.run(
         [
             nvcc, "-shared", "-Xcompiler=-fPIC", "-std=c++17", "-O3", "-w", "-use_fast_math", "--expt-relaxed-constexpr",
-            "-gencode=arch=compute_90a,code=sm_90a", *[f"-D{name}" for name in DEFINES.split()],
-            *[f"-I{path}" for path in includes], Path(__file__).parent / "expand_kernel.cu", *common,
-            "-Xlinker=--no-undefined", "-lcuda", "-o", library,
+            *ARCH, *flags, *sources, "-Xlinker=--no-undefined", "-lcuda", "-o", library,
         ],
         check=True,
     )  # fmt: skip

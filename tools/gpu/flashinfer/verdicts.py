@@ -63,7 +63,7 @@ def xqa(result: dict) -> list[str]:
                                                    (("rms", RMS), ("largest", LARGEST), ("worst", LARGEST)))  # fmt: skip
             if name == "patched" and not right:
                 found.append(f"{what}: rms {row['rms']:.2e}, {row['differ']} of {row['runs']} runs differ")
-            if name == "patched" and not row["delayed"] and row["beside"] < row["runs"]:
+            if name == "patched" and not row["delayed"] and row["beside"] < 0.9 * row["runs"]:
                 found.append(f"{what}: only {row['beside']} of {row['runs']} runs began beside traffic")
             if name == "pin" and row["delayed"] and row["shared"] and right:
                 found.append(f"{what}: the race was provoked and not seen")

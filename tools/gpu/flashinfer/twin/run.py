@@ -17,9 +17,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[4])]
 import build
+import edits
 import judge
+
+from sparkforge.results.provenance import Run
 
 SECONDS = 180  # a kernel that waits for ever must not
 
@@ -37,20 +40,6 @@ def run(failures: list[str], program: Path, *words: str) -> list[dict[str, Any]]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def facts(tree: Path) -> dict[str, str]:
-    """The machine's and the compiler's."""
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
-    name, driver = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip().split(", ")
-    version = subprocess.run([build.nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
-    mark = tree / "flashinfer/sparkforge_tree.txt"
-    return {
-        "gpu": name,
-        "driver": driver,
-        "nvcc": version.split(", V")[-1].split()[0],
-        "tree": mark.read_text().strip() if mark.is_file() else "",
-    }
-
-
 def main() -> int:
     """Build, run, judge, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -61,30 +50,40 @@ def main() -> int:
     parser.add_argument("--gemm-only", action="store_true", help="without the whole op")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    record = Run(__file__)
+    tree = options.tree.resolve()
+    mark = tree / "flashinfer/sparkforge_tree.txt"
+    if not mark.is_file():
+        if not options.tree_id:
+            parser.error(f"{mark} is not there: say which tree this is, --tree-id ID")
+        record.tree(tree, "flashinfer", options.tree_id)
     out = build.folder(options.build.resolve())
     kernels = (*build.KERNELS, *build.DEFECTS)
-    made = build.objects(options.tree.resolve(), out, kernels, options.jobs, op=not options.gemm_only)
+    made = build.objects(tree, out, kernels, options.jobs, op=not options.gemm_only)
+    record.read([tree / edit.path for edit in (*edits.TWIN, *edits.PLANTED)])  # copies of these are compiled
+    record.compiled(out)
 
-    failures: list[str] = []
+    problems: list[str] = []
     twin = build.link(out, made, build.KERNELS, "twin")
-    device, *lines = run(failures, twin) or [{}]
-    failures += judge.judge(lines)
+    device, *lines = run(problems, twin) or [{}]
     planted: dict[str, list[dict[str, Any]]] = {}
     for name in judge.INPUT_DEFECTS:
-        planted[name] = run(failures, twin, "--case", "edges", "--plant", name)[1:]
-        failures += judge.unseen(name, planted[name], len(build.KERNELS), least=1 if name == "output" else 100)
+        planted[name] = run(problems, twin, "--case", "edges", "--plant", name)[1:]
     for kernel in build.DEFECTS:
-        name = f"kernel {kernel.planted}"
-        planted[name] = run(failures, build.link(out, made, [kernel], kernel.name), "--case", "edges")[1:]
-        failures += judge.unseen(name, planted[name], 1)
+        program = build.link(out, made, [kernel], kernel.name)
+        planted[f"kernel {kernel.planted}"] = run(problems, program, "--case", "edges")[1:]
     pairs: list[dict[str, Any]] = []
     if not options.gemm_only:
-        pairs = whole_op(failures, build.link(out, made, build.KERNELS, "op", build.OP), planted)
-    start = run(failures, start_program(out))
-    failures += judge.starts(start)
+        op = build.link(out, made, build.KERNELS, "op", build.OP)
+        pairs = run(problems, op)[1:]
+        for name in judge.OP_DEFECTS:
+            planted[f"op {name}"] = run(problems, op, "--plant", name)[1:]
+    result = {
+        "check": "twin", "gemm_only": options.gemm_only, "capability": device.get("capability", ""), "problems": problems,
+        "comparisons": lines, "op": pairs, "planted": planted, "tma_starts": run(problems, start_program(out)),
+    }  # fmt: skip
+    failures = judge.failures(result)
 
-    said = facts(options.tree)
-    said["tree"] = options.tree_id or said["tree"]
     for line in lines:
         print(
             f"{line['case']:18}{line['tile']:12}{'swap_ab ' if line['swap_ab'] else '        '}{line['fusion']:9}"
@@ -97,23 +96,9 @@ def main() -> int:
         print(f"planted {name}: {[line.get('wrong', line['beyond']) for line in found]} wrong")
     for failure in failures:
         print(f"FAILED {failure}")
-    result = {
-        "check": "twin", "ok": not failures and not options.gemm_only, "gemm_only": options.gemm_only,
-        "capability": device.get("capability", ""), **said, "failures": failures, "comparisons": lines, "op": pairs, "planted": planted, "tma_starts": start,
-    }  # fmt: skip
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        record.write(options.json, result)
     return 1 if failures else 0
-
-
-def whole_op(failures: list[str], op: Path, planted: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Run the op with every pair of tactics, and with each planted defect."""
-    pairs = run(failures, op)[1:]
-    failures += judge.pairs(pairs)
-    for name in judge.OP_DEFECTS:
-        planted[f"op {name}"] = run(failures, op, "--plant", name)[1:]
-        failures += judge.unseen_by_op(name, planted[f"op {name}"])
-    return pairs
 
 
 def start_program(out: Path) -> Path:
