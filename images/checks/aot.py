@@ -114,7 +114,17 @@ def run(capability: tuple[int, int], *, parts_out: list[str], without: str, stub
         asked = sorted(name for name, module in recorder.modules.items() if route.name in module.routes)
         ran.append({"route": route.name, "env": route.env, "asked": asked, "failed": why})
     modules = [vars(module) | {"missing": module.missing()} for module in recorder.modules.values()]
-    return {"compiler": compiler(), "driver": loaded, "modules": modules, "routes": ran}
+    return {"compiler": compiler(), "driver": loaded, "modules": modules, "routes": ran, "imported": imported()}
+
+
+def imported() -> list[str]:
+    """Files of vLLM and FlashInfer that were imported, as site-packages has them."""
+    found = set()
+    for name in ("vllm", "flashinfer"):
+        home = Path(str(sys.modules[name].__file__)).parents[1]
+        files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+        found |= {str(Path(file).relative_to(home)) for file in files if file.startswith(f"{home / name}/")}
+    return sorted(found)
 
 
 def problems(found: dict[str, Any]) -> list[str]:

@@ -108,7 +108,10 @@ def check(
     """Run vLLM's routes to FlashInfer without a compiler: every module that it asks for must be there and load."""
     from sparkforge.engine import choose
     from sparkforge.image import module_check as checking
+    from sparkforge.results.proofs import files_of
+    from sparkforge.results.provenance import Run
 
+    run = Run(__file__)
     job = _job(stack, as_json=json, aot=aot)
     options = ("--capability", capability, *(["--without", without] if without else []))
     if image:
@@ -116,7 +119,12 @@ def check(
     else:
         at = Path(folder) if folder else job.built().folder
         report = checking.in_environment(job.store, job.stack, at, options=options)
-    _told(report.plain(), out, as_json=json, table=lambda: console.table(checking.HEAD, report.rows()))
+    if out:
+        run.read(checking.SCRIPTS.glob("aot*.py"))
+        for upstream, tree in report.subject.trees.items():
+            run.of_tree(upstream, tree, files_of(job.store, tree), report.imported)
+        run.write(Path(out), report.plain())
+    put(report.plain()) if json else print(console.table(checking.HEAD, report.rows()))
     report.demand()
     console.say(f"{len(report.modules)} modules asked for on {len(report.routes)} routes, all there")
 
@@ -145,19 +153,18 @@ def audit(
     """Read the modules' machine code: architectures, block-scaled MMA in every tile, TMA, PDL, fences, traps."""
     from sparkforge.inputs import toolchain
     from sparkforge.inspect import module_audit as auditing
+    from sparkforge.inspect import module_facts
+    from sparkforge.results.proofs import files_of
+    from sparkforge.results.provenance import Run
 
+    run = Run(__file__)
     job = _job(stack, as_json=json, aot=aot, arch=arch, platform=platform)
     at = Path(folder) if folder else job.built().folder
     report = auditing.audit(at, toolchain.inspector(job.store), say=console.say)
-    rows = [module.row() for module in report.modules]
-    _told(report, out, as_json=json, table=lambda: console.table(auditing.HEAD, rows))
+    if out:
+        made = module_facts.read(at)
+        run.of_tree("flashinfer", made.tree, files_of(job.store, made.tree), made.reads)
+        run.write(Path(out), msgspec.to_builtins(report))
+    put(report) if json else print(console.table(auditing.HEAD, [module.row() for module in report.modules]))
     report.demand(str(at))
     console.say(f"{at}: sound")
-
-
-def _told(value: Any, out: str, *, as_json: bool, table: Any) -> None:
-    from sparkforge.core.store import write_file
-
-    if out:
-        write_file(Path(out), msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
-    put(value) if as_json else print(table())

@@ -92,6 +92,7 @@ class _Said(msgspec.Struct, frozen=True):
         modules: in the order in which they were asked for first.
         routes: that were run.
         problems: everything that is wrong, a line each.
+        imported: files of vLLM and FlashInfer that the check imported, as site-packages has them.
     """
 
     capability: str
@@ -100,6 +101,7 @@ class _Said(msgspec.Struct, frozen=True):
     modules: list[AskedModule]
     routes: list[CheckedRoute]
     problems: list[str]
+    imported: list[str] = []
 
 
 class ModuleCheck(_Said, frozen=True, kw_only=True):
@@ -128,6 +130,7 @@ class ModuleCheck(_Said, frozen=True, kw_only=True):
     def plain(self) -> dict[str, Any]:
         """For `--json` and for results: without this machine's folders."""
         said = msgspec.to_builtins(self)
+        del said["imported"]  # a result says it with their content
         for module in said["modules"]:
             module["file"] = "/".join(Path(module["file"]).parts[-2:])
         driver = Path(self.driver).name if "/" in self.driver else self.driver

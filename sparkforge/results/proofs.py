@@ -41,6 +41,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         repeat: the command that makes it again.
         judge: `FILE:FUNCTION`, a function that takes the result and returns what is wrong with its samples; "" where
             there is nothing to judge, only times say.
+        trees: upstreams of which it must have opened files; without them it says nothing of our patches.
         release: whether a release needs it fresh.
     """
 
@@ -48,6 +49,7 @@ class Proof(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     where: str
     repeat: str
     judge: str = ""
+    trees: tuple[str, ...] = ()
     release: bool = False
 
 
@@ -103,13 +105,12 @@ def listed(path: Path = LIST) -> dict[str, Proof]:
 
 def tree_files(stack: Stack, store: Store) -> Callable[[str], Mapping[str, str]]:
     """A function that gives git's blob id of every file of an upstream's patched tree, made when it is asked for."""
+    return cache(lambda upstream: files_of(store, trees.of(store, stack, upstream).id))
 
-    @cache
-    def files(upstream: str) -> Mapping[str, str]:
-        tree = trees.of(store, stack, upstream)
-        return {path: entry.blob for path, entry in entries(git_of(store), tree.id).items()}
 
-    return files
+def files_of(store: Store, tree: str) -> Mapping[str, str]:
+    """Git's blob id of every file of a tree that the store holds, by path."""
+    return {path: entry.blob for path, entry in entries(git_of(store), tree).items()}
 
 
 def rows(
@@ -140,8 +141,11 @@ def _row(files: Callable[[str], Mapping[str, str]], root: Path, name: str, proof
     )
     if record.get("sha256") != digest(said):
         return Row(name, proof, State.EDITED, ("its content is not what the run wrote",), run)
-    if record["wrong"]:
-        return Row(name, proof, State.UNBOUND, tuple(record["wrong"]), run)
+    if wrong := [
+        *record["wrong"],
+        *(f"no file of {one} was opened" for one in proof.trees if one not in record["trees"]),
+    ]:
+        return Row(name, proof, State.UNBOUND, tuple(wrong), run)
     if findings := judged(root, proof.judge, said):
         return Row(name, proof, State.FAILED, tuple(findings), run)
     differing = tuple(_differing(files, root, record["reads"]))

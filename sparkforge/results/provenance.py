@@ -58,9 +58,9 @@ PACKAGES = (
 WIDTH = 120
 # A build copies other projects there: no file of the tree.
 BUILT = ("vllm/vllm_flash_attn/", "vllm/third_party/")
-_TELL = "SPARKFORGE_READS"  # folder in which children of a run say what they opened
+TOLD = "SPARKFORGE_READS"  # folder in which children of a run say what they opened
 _NOT_SOURCES = ("build", ".venv", ".git", "results")
-_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+@~-]+/)+")
+_FOLDERS = re.compile(r"file:///(?:[\w.+@~-]+/)*|(?<![\w.:/])/(?:[\w.+@~-]+/)+")
 _NAMED: dict[Path, tuple[str, str]] = {}
 _BEGUN = time.time()
 
@@ -110,7 +110,7 @@ class Run:
         self.sources = Sources()
         self.begun, self._clock = _utc(), time.monotonic()
         self._told = tempfile.mkdtemp(prefix="sparkforge-reads-")
-        os.environ[_TELL] = self._told
+        os.environ[TOLD] = self._told
         self.commit = _commit()
         self.read([self.program])
 
@@ -125,6 +125,18 @@ class Run:
     def tree(self, folder: Path, upstream: str, tree: str) -> None:
         """Say which tree lies in a folder of sources that carries no mark of its own; before anything of it is read."""
         _NAMED[folder.resolve()] = (upstream, tree)
+
+    def of_tree(self, upstream: str, tree: str, files: Mapping[str, str], names: Iterable[str]) -> None:
+        """Add files that were opened elsewhere, in an installed package that is known to be a tree's.
+
+        Args:
+            upstream: whose they are.
+            tree: git's id of the tree.
+            files: blob ids of the tree's files, by path.
+            names: as site-packages has them; a file that is none of the tree's is left out.
+        """
+        paths = {_moved(name) for name in names} & files.keys()
+        self.sources.merge({f"{upstream}:{path}": files[path] for path in paths}, {upstream: tree})
 
     def record(self) -> dict[str, Any]:
         """All that is known of the run so far."""
@@ -162,7 +174,7 @@ class Run:
 
 def tell() -> None:
     """In a child of a run: say which sources this process opened. Does nothing where there is no run."""
-    if folder := os.environ.get(_TELL):
+    if folder := os.environ.get(TOLD):
         found = Sources()
         found.take(_imported())
         (Path(folder) / f"{os.getpid()}-{time.monotonic_ns()}.json").write_text(json.dumps(vars(found)))
@@ -271,7 +283,9 @@ def _of_depfiles(folder: Path) -> set[Path]:
         found |= {path.parent / word for word in rule.split()}
     for log in folder.rglob(".ninja_deps"):
         # Several modules that were built at once have one log, in the folder above theirs.
-        files = [log.parent / "build.ninja"] if (log.parent / "build.ninja").is_file() else log.parent.glob("*/build.ninja")
+        files = (
+            [log.parent / "build.ninja"] if (log.parent / "build.ninja").is_file() else log.parent.glob("*/build.ninja")
+        )
         with tempfile.NamedTemporaryFile("w", suffix=".ninja") as manifest:
             manifest.write("".join(f"subninja {file}\n" for file in files))
             manifest.flush()
@@ -287,13 +301,16 @@ def _name(path: Path) -> tuple[str, str]:
     if found := _package(path.parent):
         home, upstream, tree = found
         inside = path.relative_to(home).as_posix()
-        if inside.startswith(BUILT):
-            return "", ""
-        moved = next(((old, new) for old, new in MOVED.items() if inside.startswith(old)), ("", ""))
-        return f"{upstream}:{moved[1]}{inside.removeprefix(moved[0])}", tree
+        return ("", "") if inside.startswith(BUILT) else (f"{upstream}:{_moved(inside)}", tree)
     if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in _NOT_SOURCES:
         return path.relative_to(ROOT).as_posix(), ""
     return "", ""
+
+
+def _moved(name: str) -> str:
+    """Path in the source tree of a name in site-packages."""
+    old, new = next(((old, new) for old, new in MOVED.items() if name.startswith(old)), ("", ""))
+    return new + name.removeprefix(old)
 
 
 @cache

@@ -10,6 +10,7 @@ import pytest
 
 from sparkforge.cli import proofs as task
 from sparkforge.cli.common import opened
+from sparkforge.core import console
 from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.core.paths import RESULTS, ROOT
 from sparkforge.git.repository import Git
@@ -41,7 +42,13 @@ def checkout(tmp_path):
 
 def bound(root, *, samples=(1, 2), **record):
     """Write x.json as a run does."""
-    run = {"begun": "2026-11-22T06:00:00Z", "commit": {"id": "4" * 40, "dirty": []}, "wrong": [], "reads": {}}
+    run = {
+        "begun": "2026-11-22T06:00:00Z",
+        "commit": {"id": "4" * 40, "dirty": []},
+        "wrong": [],
+        "reads": {},
+        "trees": {"demo": "1" * 40},
+    }
     said = {"samples": list(samples), "provenance": run | record}
     said["provenance"]["sha256"] = provenance.digest(said)
     (root / "x.json").write_text(provenance.text(said))
@@ -120,6 +127,7 @@ def test_a_judge_that_changed_judges_the_old_samples_anew(checkout):
 
 def test_a_result_without_what_its_judge_reads_has_failed(checkout):
     said = {"other": 1, "provenance": {"begun": "", "commit": {"id": "", "dirty": []}, "wrong": [], "reads": {}}}
+    said["provenance"] |= {"trees": {"demo": "1" * 40}}
     said["provenance"]["sha256"] = provenance.digest(said)
     (checkout / "x.json").write_text(json.dumps(said))
     found, why = state(checkout)
@@ -132,6 +140,12 @@ def test_a_result_that_nothing_binds_is_unbound(checkout):
     assert state(checkout) == (State.UNBOUND, ("made before results were bound",))
     bound(checkout, wrong=["scripts/check.py was written during the run"])
     assert state(checkout) == (State.UNBOUND, ("scripts/check.py was written during the run",))
+
+
+def test_a_result_that_opened_no_file_of_the_patched_tree_is_unbound(checkout):
+    """It would be fresh for ever."""
+    proof = msgspec.structs.replace(PROOF, trees=("demo", "other"))
+    assert state(checkout, proof=proof) == (State.UNBOUND, ("no file of other was opened",))
 
 
 def test_a_result_from_changed_files_says_so(checkout):
@@ -214,6 +228,7 @@ def test_no_result_of_this_checkout_was_edited():
 
 def test_the_table_fits_100_columns_and_json_says_all_of_it(capsys, monkeypatch):
     monkeypatch.setattr(proofs, "tree_files", lambda *_: lambda _: {})
+    monkeypatch.setattr(console, "_quiet", False)  # and as it was afterwards
     monkeypatch.setattr(task, "opened", lambda stack, as_json: opened(stack, as_json=as_json))
     task.list_.body(None)
     table = capsys.readouterr().out

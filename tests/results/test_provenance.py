@@ -54,7 +54,7 @@ def made(checkout: Path, work: str = "", **env: str) -> dict:
     os.utime(program, (1e9, 1e9))
     out = checkout.parent / "out.json"
     words = [sys.executable, "-S", program, out, checkout]
-    subprocess.run(words, check=True, env={"PATH": os.environ["PATH"], **env})
+    subprocess.run(words, check=True, env={"PATH": os.environ["PATH"]} | env)
     return json.loads(out.read_bytes())
 
 
@@ -113,6 +113,51 @@ def test_files_that_a_compiler_read_are_sources(checkout):
     reads = made(checkout, f"run.compiled(Path({str(depfiles)!r}))")["provenance"]["reads"]
     assert {"kernel.cu", "kernel.h"} <= set(reads)
     assert not [name for name in reads if "stdio" in name]
+
+
+NINJA = """#!/bin/sh
+# As `ninja -C FOLDER -f MANIFEST -t deps` does: it knows what the manifest leads to.
+[ "$1 $3 $5 $6" = "-C -f -t deps" ] || exit 1
+for file in $(sed 's/^subninja //' "$4"); do echo "x.o: #deps 1, deps mtime 1 (VALID)"; sed 's/^/    /' "$file"; done
+"""
+
+
+@pytest.mark.parametrize("log", ["ops/module", "ops"])  # one module built alone, or several at once
+def test_ninja_says_which_files_its_compilers_read(checkout, tmp_path, log):
+    (checkout / "kernel.cu").write_text("// k\n")
+    old(checkout)
+    programs, module = tmp_path / "bin", tmp_path / "ops/module"
+    programs.mkdir()
+    module.mkdir(parents=True)
+    (programs / "ninja").write_text(NINJA)
+    (programs / "ninja").chmod(0o755)
+    (module / "build.ninja").write_text(f"{checkout}/kernel.cu\n/usr/include/stdio.h\n")
+    (tmp_path / log / ".ninja_deps").write_bytes(b"")
+    path = f"{programs}:{os.environ['PATH']}"
+    reads = made(checkout, f"run.compiled(Path({str(tmp_path / 'ops')!r}))", PATH=path)["provenance"]["reads"]
+    assert "kernel.cu" in reads
+
+
+def test_a_folder_of_sources_without_a_mark_can_be_named(checkout, tmp_path):
+    source = tmp_path / "src"
+    (source / "csrc").mkdir(parents=True)
+    (source / "csrc/k.cu").write_text("k")
+    old(source)
+    work = (
+        f"run.tree(Path({str(source)!r}), 'flashinfer', '{'3' * 40}'); run.read([Path({str(source)!r}) / 'csrc/k.cu'])"
+    )
+    found = made(checkout, work)["provenance"]
+    assert found["trees"] == {"flashinfer": "3" * 40}
+    assert found["reads"]["flashinfer:csrc/k.cu"] == provenance.blob(b"k")
+
+
+def test_files_that_were_opened_in_an_image_have_the_ids_that_the_tree_has(checkout):
+    files = {"csrc/k.cu": "5" * 40, "flashinfer/a.py": "6" * 40, "flashinfer/b.py": "7" * 40}
+    names = ["flashinfer/data/csrc/k.cu", "flashinfer/a.py", "flashinfer/made_by_a_build.py"]
+    found = made(checkout, f"run.of_tree('flashinfer', '{'3' * 40}', {files!r}, {names!r})")["provenance"]
+    of_trees = {name: blob for name, blob in found["reads"].items() if ":" in name}
+    assert of_trees == {"flashinfer:csrc/k.cu": "5" * 40, "flashinfer:flashinfer/a.py": "6" * 40}
+    assert found["trees"] == {"flashinfer": "3" * 40}
 
 
 def patched(folder: Path, files: dict[str, str], tree: str) -> Path:
@@ -199,7 +244,7 @@ def test_text_is_the_value_in_lines_of_120_columns(value):
 @pytest.mark.parametrize(
     ("word", "said"),
     [("/a/b/x.json", "x.json"), ("--json=/a/b/x.json", "--json=x.json"), ("a/b", "a/b"), ("https://x/y", "https://x/y"),
-     (f"{ROOT}/tools/x.py", "tools/x.py"), ("3/4", "3/4")],
+     (f"{ROOT}/tools/x.py", "tools/x.py"), ("3/4", "3/4"), ("'file:///a/b/c/' is ignored", "'' is ignored")],
 )  # fmt: skip
 def test_no_folder_of_this_machine_is_told(word, said):
     assert provenance.plain(word) == said

@@ -10,7 +10,6 @@ adds.
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import subprocess
@@ -19,11 +18,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, build, clone, machine
+from common import ROOT, build, clone
 
 from sparkforge.core.store import Store
 from sparkforge.engine import choose
 from sparkforge.image.layers import difference
+from sparkforge.results.provenance import Run
 
 
 def edit(checkout: Path, word: str) -> tuple[str, str, str]:
@@ -49,6 +49,7 @@ def edit(checkout: Path, word: str) -> tuple[str, str, str]:
 
 def main() -> None:
     """Measure, and write what was measured."""
+    run = Run(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", default="cpu")
     parser.add_argument("--engine", default="docker")
@@ -58,7 +59,7 @@ def main() -> None:
     engine, _ = choose.choose(Store.open(), said.engine)
     with tempfile.TemporaryDirectory(prefix="sparkforge-measure-") as folder:
         checkout = clone(Path(folder) / "checkout")
-        _, first, _ = build(checkout, *words)
+        _, first, _ = build(checkout, *words, tells=True)
         tag = first["image"]
         nothing: list[dict[str, Any]] = []
         for _ in range(said.samples):
@@ -88,15 +89,13 @@ def main() -> None:
     build(ROOT, *words)  # the image that was there before
     result = {
         "what": "no-op build and one-line patch edit to image",
-        "command": ["tools/measure/build.py", *sys.argv[1:]],
         "engine": engine.prove().reason,
         "target": said.target,
-        "machine": machine(),
         "no_op": nothing,
         "edit": edits,
     }
     out = ROOT / "results" / "build" / f"{said.target}-{said.engine}.json"
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    run.write(out, result)
     for name, samples in (("no-op build", nothing), ("one-line edit to image", edits)):
         times = [sample["seconds"] for sample in samples]
         print(f"{name}: {statistics.median(times):.2f} s ({min(times):.2f} to {max(times):.2f})")

@@ -14,7 +14,6 @@ kill meets the image step; writes results/build/kill-image.json.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import shutil
@@ -26,10 +25,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import INVOKE, ROOT, build, clone, environment, machine
+from common import INVOKE, ROOT, build, clone, environment
 
 from sparkforge.core.store import Store
 from sparkforge.engine import choose
+from sparkforge.results.provenance import Run
 
 # What a build may leave besides results: locks (held by nobody), stamps of files that were verified, records.
 _NOT_RESULTS = ("locks/", "last/", "contexts/", "builds/")
@@ -58,7 +58,7 @@ def killed(checkout: Path, words: list[str], store: Path, after: float) -> dict[
     log = store.parent / "log"
     with log.open("wb") as out:
         child = subprocess.Popen(
-            [str(INVOKE), "build", *words],
+            [*INVOKE, "build", *words],
             cwd=checkout,
             env=environment(checkout, store),
             stdout=out,
@@ -97,6 +97,7 @@ def begin(store: Path, said: argparse.Namespace, tag: str) -> None:
 
 def main() -> None:
     """Kill, finish, compare."""
+    run = Run(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--target", default="cpu")
@@ -128,7 +129,7 @@ def main() -> None:
         kills.append(one)
         print(len(kills), one, flush=True)
     begun = time.monotonic()
-    _, resumed, _ = build(checkout, *words, store=store)
+    _, resumed, _ = build(checkout, *words, store=store, tells=True)
     resume = time.monotonic() - begun
     begin(reference, said, tag)
     seconds, whole, _ = build(checkout, *words, store=reference)
@@ -137,9 +138,8 @@ def main() -> None:
     missing = sorted(listing(reference) - listing(store))
     result = {
         "what": "SIGKILL at random moments of a real build, then resumed",
-        "command": ["tools/measure/kill.py", *sys.argv[1:]],
+        "compared": "result files of the stores; not locks, contexts, build records, containers, temporary folders",
         "seed": said.seed,
-        "machine": machine(),
         "kills": kills,
         "resume_seconds": resume,
         "reference_seconds": seconds,
@@ -148,9 +148,7 @@ def main() -> None:
         "stray": stray,
         "missing": missing,
     }
-    (ROOT / "results" / "build" / f"kill{'-image' if said.image_only else ''}.json").write_text(
-        json.dumps(result, indent=1) + "\n"
-    )
+    run.write(ROOT / "results" / "build" / f"kill{'-image' if said.image_only else ''}.json", result)
     shutil.rmtree(folder)
     print(f"{len(kills)} kills, resumed in {resume:.0f} s; manifest {'equal' if same else 'DIFFERENT'}; stray: {stray}")
     sys.exit(0 if same and not stray and not missing else 1)

@@ -20,10 +20,12 @@ import tempfile
 from collections import Counter, defaultdict
 from pathlib import Path
 
+from common import ROOT, modules_of, opened_by
+
 from sparkforge.core.store import Store
 from sparkforge.inspect.sass import cubins, read_cubin
+from sparkforge.results.provenance import Run
 
-ROOT = Path(__file__).resolve().parents[2]
 MODULE = "fused_moe_120"
 LEFT_OUT = re.compile(r"moe_gemm_kernels_\w+_uint[48]\.cu$")
 NM = {"linux/arm64": "aarch64-linux-gnu-nm", "linux/amd64": "nm"}
@@ -46,15 +48,19 @@ def traps(library: Path, inspector: Path) -> dict:
     return {"kernels": total, "kernels with a trap": sum(kinds.values()), "kinds": dict(kinds)}
 
 
-def needed(store: Store, platform: str) -> dict:
-    """Symbols of the uint4 and uint8 objects that others refer to, by the object that does."""
+def needed(store: Store, said: dict, platform: str) -> dict:
+    """Symbols of the uint4 and uint8 objects of the module that others of it refer to, by the object that does."""
     defined, wanted = defaultdict(set), defaultdict(set)
-    for record in store.root.glob("aot-records/*/*.json"):
-        said = json.loads(record.read_text())
-        unit = store.root / "aot-objects" / said["object"] / "unit.o"
-        source = next((Path(name).name for name in said["reads"] if name.endswith((".cu", ".cpp"))), "")
-        lines = subprocess.run([NM[platform], str(unit)], capture_output=True, text=True, check=False).stdout
-        for line in lines.splitlines():
+    units = {unit["object"]: unit["path"] for unit in said["units"] if unit["module"] == MODULE}
+    for key, path in units.items():
+        source = Path(path).name
+        unit = store.root / "aot-objects" / key / "unit.o"
+        lines = subprocess.run(
+            [NM[platform], str(unit)], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+        if not lines:
+            sys.exit(f"{NM[platform]} names no symbol of {path}")
+        for line in lines:
             *_, kind, symbol = line.split()
             if kind == "U":
                 wanted[symbol].add(source)
@@ -65,32 +71,31 @@ def needed(store: Store, platform: str) -> dict:
         if defined[symbol] and all(LEFT_OUT.match(one) for one in defined[symbol]):
             by.update(one for one in sources if not LEFT_OUT.match(one))
     out = {one for sources in defined.values() for one in sources if LEFT_OUT.match(one)}
-    return {"objects for uint4 and uint8": sorted(out), "references to what only they define": dict(by)}
+    found = {"objects for uint4 and uint8": sorted(out), "references to what only they define": dict(by)}
+    return {"objects read": len(units), **found}
 
 
 def main() -> None:
     """Read, count, write."""
+    run = Run(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--platform", default="linux/arm64", choices=NM)
     asked = parser.parse_args()
     store = Store.open()
-    built = [
-        one for one in store.root.glob("aot/*/aot.json") if json.loads(one.read_text())["platform"] == asked.platform
-    ]
     tools = list(store.root.glob("toolchain/*/bin/cuobjdump"))
-    if not built or not tools:
-        sys.exit("no modules or no cuobjdump in the store: invoke aot.build, then aot.audit")
-    newest = max(built, key=lambda one: one.stat().st_mtime)
-    (library,) = newest.parent.glob(f"{MODULE}/*.so")
+    if not tools:
+        sys.exit("no cuobjdump in the store: invoke aot.audit")
+    folder, said = modules_of(store, asked.platform)
+    opened_by(run, store, said)
+    (library,) = folder.glob(f"{MODULE}/*.so")
     result = {
-        "command": ["tools/measure/module_facts.py", "--platform", asked.platform],
-        "tree": json.loads(newest.read_text())["tree"],
+        "tree": said["tree"],
         "module": MODULE,
         "traps": traps(library, tools[0].parent),
-        **needed(store, asked.platform),
+        **needed(store, said, asked.platform),
     }
     out = ROOT / f"results/flashinfer/module-facts-{asked.platform.partition('/')[2]}.json"
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    run.write(out, result)
     print(json.dumps(result, indent=1))
 
 

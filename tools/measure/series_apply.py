@@ -11,7 +11,6 @@ what else the machine does falls on all of them alike.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import random
@@ -22,7 +21,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +33,7 @@ from sparkforge.patches import series, walk
 from sparkforge.patches.place import Place, places
 from sparkforge.patches.series import Series
 from sparkforge.patches.walk import formatted
+from sparkforge.results.provenance import Run
 
 SEED = 20250901
 HERE = Path(__file__).parent
@@ -54,12 +53,11 @@ def main() -> None:
     out = Path(__file__).parents[2] / "results/series-apply/result.json"
     words.add_argument("--out", type=Path, default=out)
     given = words.parse_args()
+    run = Run(__file__)
     at = places(load_stack(), Store.open())
+    run.read(path for one in at for path in one.folder.iterdir())
     result: dict[str, Any] = {
         "what": "applying a patch series to a pin",
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": f"python tools/measure/series_apply.py --rounds {given.rounds} --patches {given.patches}",
-        "machine": machine(),
         "versions": versions(),
         "unit": "seconds, wall",
         "ways": {
@@ -83,8 +81,7 @@ def main() -> None:
         for name, (place, patches) in cases.items():
             print(name, file=sys.stderr)
             result["cases"][name] = case(place, series.load(patches), work, given.rounds)
-    result["machine"]["load after"] = os.getloadavg()
-    given.out.write_text(json.dumps(result, indent=1) + "\n")
+    run.write(given.out, result)
     show(result)
 
 
@@ -247,19 +244,6 @@ def put(git: Git, index: dict[str, str], name: str, data: bytes) -> None:
     """One file into the index."""
     blob = git.text("hash-object", "-w", "--stdin", stdin=data)
     git.run("update-index", "--index-info", stdin=f"100644 {blob}\t{name}\n".encode(), env=index)
-
-
-def machine() -> dict[str, Any]:
-    """Where this was measured."""
-    info = Path("/proc/cpuinfo").read_text()
-    model = next((line.partition(": ")[2] for line in info.splitlines() if line.startswith("model name")), "")
-    return {
-        "cpu": model or platform.processor(),
-        "cpus usable": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "architecture": platform.machine(),
-        "load before": os.getloadavg(),
-    }
 
 
 def versions() -> dict[str, str]:

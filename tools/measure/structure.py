@@ -22,7 +22,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from common import ROOT, machine
+from common import ROOT
+
+from sparkforge.results.provenance import Run
 
 MACHINES = {62: "x86_64", 183: "aarch64", 190: "cuda", 247: "bpf"}
 WANTED = {"linux/arm64": "aarch64", "linux/amd64": "x86_64"}
@@ -133,6 +135,7 @@ def label_faults(manifest: dict[str, Any], labels: dict[str, str], platform: str
 
 def main() -> None:
     """Read, judge, write."""
+    run = Run(__file__)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tag")
     parser.add_argument("--platform", default="linux/arm64", choices=WANTED)
@@ -145,9 +148,7 @@ def main() -> None:
     labels = label_faults(seen.manifest, image["Config"]["Labels"] or {}, asked.platform)
     result = {
         "what": "files of an image: machines of ELF files, RECORDs, labels and manifest",
-        "command": ["tools/measure/structure.py", *sys.argv[1:]],
         "image": {"tag": asked.tag, "id": image["Id"], "bytes": image["Size"], "architecture": image["Architecture"]},
-        "machine": machine(),
         "files": dict(seen.count),
         "elf": dict(Counter(seen.machines.values())),
         "elf_of_other_machines": strangers,
@@ -160,7 +161,7 @@ def main() -> None:
         "manifest": seen.manifest,
     }
     out = ROOT / "results" / "build" / f"structure-{seen.manifest.get('target')}-{wanted}.json"
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    run.write(out, result)
     print({key: result[key] for key in ("image", "files", "elf", "records", "record_lines")})
     faults = [*(f"{name} is of {kind}" for name, kind in strangers.items()), *records, *labels]
     if image["Architecture"] != asked.platform.partition("/")[2]:

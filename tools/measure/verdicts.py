@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 KILLS = 5
+LAST_STEP = "patches.prove"  # of bare_root.py
 CACHES = {"BF16", "FP8", "FP8 and queries"}
 
 
@@ -73,6 +74,13 @@ def aot_audit(result: dict[str, Any]) -> list[str]:
     if not any(name.startswith("FP8xFP4") for name in families):
         found.append("no GEMM of FP8 and FP4 was found")
     return found
+
+
+def bare_root(result: dict[str, Any]) -> list[str]:
+    """Every step was taken, up to the patches' intent tests, and none failed."""
+    found = [f"{one['step']}: status {one['status']}" for one in result["steps"] if one["status"]]
+    last = result["steps"][-1]["step"] if result["steps"] else "none"
+    return found + ([] if last == LAST_STEP else [f"the last step was {last!r}, not {LAST_STEP!r}"])
 
 
 def module_facts(result: dict[str, Any]) -> list[str]:
