@@ -1,12 +1,11 @@
-"""The Python that proves patches: a virtual environment's own packages, with the files of a tree in their place.
+"""The Python that proves patches: the packages of a virtual environment, with the files of a tree in them.
 
-The environment gives what is compiled and what is installed beside (torch and the rest); it is never written. Its
-`vllm` may be the CPU build, of which a few Python files are not the pin's. Since the tree is what is proved, every file
-of the tree that the installed package has as well is taken from the tree: first the pin's, once, into the store, then
-for each tree the files in which it differs. What only the package has (compiled modules, generated files) stays as it
-is, and what the package does not ship of the pin is not added.
+The environment is never written. It gives compiled modules and dependencies. Its `vllm` may be the CPU build, in which
+a few Python files differ from the pin. So every file that both the tree and the installed package have is taken from
+the tree: the pin's files once, into the store, and then for each tree the files in which it differs. What only the
+package has (compiled modules, generated files) stays, and what it does not ship is not added.
 
-All of it are hard links where the file system can; a file is replaced by another, never written in place.
+The copies are hard links if the file system can; a file is replaced by another, never written in place.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from sparkforge.patches.place import Place
 KIND = "prove-base"
 
 _FORMAT = 2
-# pytest and what it imports, taken from our own Python where the environment has none: all of it is pure Python.
+# pytest and its imports, all pure Python: taken from our own Python if the environment has none.
 _TOOLS = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 _ASK = (
     "import importlib.metadata as m, json, sys, sysconfig;"
@@ -53,14 +52,14 @@ _ASK = (
 def default(
     store: Store, upstreams: Mapping[str, Upstream], places: Sequence[Place], python: Path, cuda: Cuda | None = None
 ) -> Iterator[ProveEnv]:
-    """Environment for `prove` on a virtual environment in which the upstreams' packages are installed.
+    """Environment for `prove`, made from a virtual environment in which the upstreams' packages are installed.
 
     Args:
-        store: the packages with the pin's files are kept there; trees are laid there and removed at the end.
-        upstreams: of the stack, for how a tree maps to site-packages.
+        store: keeps the packages with the pin's files; trees are laid in it and removed at the end.
+        upstreams: of the stack; they map a tree to site-packages.
         places: of the same upstreams.
-        python: the interpreter of the virtual environment.
-        cuda: the toolchain that tests may compile with.
+        python: interpreter of the virtual environment.
+        cuda: toolchain with which tests may compile.
 
     Raises:
         EnvironmentLacks: a package, or pytest in our own Python, is not installed.
@@ -70,7 +69,7 @@ def default(
     key = str(os.getpid())
     above = store.root / "lay"
     above.mkdir(parents=True, exist_ok=True)
-    # Held while we live, so that a sweep of the store leaves it alone; named so that it finds it when we are killed.
+    # Locked, so that a sweep of the store skips it while we run; named so that a sweep finds it if we are killed.
     with store.lock(f"lay-{key}"):
         work = Path(tempfile.mkdtemp(prefix=f".partial-{key}-", dir=above))
         try:
@@ -111,14 +110,14 @@ class _Layer:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def lay(self, trees: Mapping[str, str]) -> dict[str, str]:
-        """Variables that make the packages of these trees importable."""
+        """Environment variables that make the packages of these trees importable."""
         with self.lock:
             made = {name: self._laid(name, tree) for name, tree in trees.items()}
         sites = [str(folder / "site") for folder in made.values()]
         return {
             "PYTHONPATH": os.pathsep.join([*sites, str(self.tools)]),
             "SPARKFORGE_LAID": os.pathsep.join(sites),
-            "CUDA_VISIBLE_DEVICES": "",  # intent is proved on a CPU, wherever it runs
+            "CUDA_VISIBLE_DEVICES": "",  # intent is proved on a CPU, on every machine
             **self.more,
             **{f"SPARKFORGE_TREE_{name.upper()}": str(folder / "source") for name, folder in made.items()},
         }
@@ -127,33 +126,29 @@ class _Layer:
         folder = self.work / f"{name}-{tree}"
         if folder.is_dir():
             return folder
-        at, base = self.places[name], self.bases[name]
+        at, overlay = self.places[name], self.upstreams[name].overlay
         beside = folder.with_name(f"{folder.name}.new")
-        link(base, beside)
+        link(self.bases[name], beside)
         differing = changed(at.git, at.tree, tree)
         data = contents(at.git, (new.blob for _, new in differing.values() if new is not None))
         for path, (_, new) in differing.items():
-            for target in _targets(beside, self.upstreams[name].overlay, path):
-                replace(target, None if new is None else data[new.blob], new)
-        for package in packages(self.upstreams[name].overlay):
+            content = None if new is None else data[new.blob]
+            replace(beside / "source" / path, content, new)
+            if (below := placed(overlay, path)) is not None:
+                replace(beside / "site" / below, content, new)
+        for package in packages(overlay):
             replace(beside / "site" / package / TREE_FILE, f"{tree}\n".encode(), None)
         beside.rename(folder)
         return folder
 
 
-def _targets(folder: Path, overlay: Sequence[Folder], path: str) -> Iterator[Path]:
-    yield folder / "source" / path
-    if (below := placed(overlay, path)) is not None:
-        yield folder / "site" / below
-
-
 def packages(overlay: Sequence[Folder]) -> list[str]:
-    """Top folders in site-packages that the overlay reaches."""
+    """Packages in site-packages that the overlay changes."""
     return list(dict.fromkeys(PurePosixPath(one.target).parts[0] for one in overlay))
 
 
 def _base(store: Store, at: Place, overlay: Sequence[Folder], venv: _Venv) -> Path:
-    """The installed packages with the pin's files in them, compiled to bytecode, and the pin's source."""
+    """The installed packages with the pin's files and their bytecode, and the pin's source beside them."""
     folders = [(one.source, one.target) for one in overlay]
     key = key_of(_FORMAT, venv.said, at.tree, folders)
     if store.has(KIND, key):
@@ -163,14 +158,11 @@ def _base(store: Store, at: Place, overlay: Sequence[Folder], venv: _Venv) -> Pa
         _check_out(at, folder / "source")
         for package in packages(overlay):
             if not (venv.site / package).is_dir():
-                raise EnvironmentLacks(
-                    f"{package} is not installed in {venv.python}",
-                    why=f"{venv.site / package} is not there",
-                    do="invoke setup",
-                )
+                why = f"{venv.site / package} does not exist"
+                raise EnvironmentLacks(f"{package} is not installed in {venv.python}", why=why, do="invoke setup")
             link(venv.site / package, folder / "site" / package, skip="__pycache__")
         _take_the_pins(at, overlay, folder / "site")
-        # Compiled once here, not in every run; a file that does not compile is the package's own affair.
+        # Compiled once, here; a file that does not compile is the package's own affair.
         proc.run([venv.python, "-m", "compileall", "-q", "-j", "0", folder / "site"], env=_plain(), check=False)
     return store.path(KIND, key)
 
@@ -189,7 +181,7 @@ def _take_the_pins(at: Place, overlay: Sequence[Folder], site: Path) -> None:
 
 
 def _blob_id(data: bytes) -> str:
-    """Git's name of a content."""
+    """Git's id of a content."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324  git's own, no secret
 
 
@@ -199,7 +191,7 @@ def _check_out(at: Place, folder: Path) -> None:
 
 
 def link(source: Path, target: Path, skip: str = "") -> None:
-    """Copy of a directory by hard links; by content where the file system cannot."""
+    """Copy a directory by hard links, or by content if the file system cannot link."""
     target.mkdir(parents=True, exist_ok=True)
     with os.scandir(source) as found:
         for one in found:
@@ -215,7 +207,7 @@ def link(source: Path, target: Path, skip: str = "") -> None:
 
 
 def replace(path: Path, data: bytes | None, entry: TreeEntry | None) -> None:
-    """Put another file in a file's place, never into it; None removes it."""
+    """Put a new file in place of the old one, never into it; None removes it."""
     if data is None:
         path.unlink(missing_ok=True)
         return
@@ -227,7 +219,7 @@ def replace(path: Path, data: bytes | None, entry: TreeEntry | None) -> None:
 
 
 def _tools(folder: Path, venv: _Venv) -> None:
-    """The plugin, and of pytest what the environment does not have itself, from our own Python."""
+    """Copy the plugin, and from our own Python the parts of pytest that the environment lacks."""
     folder.mkdir()
     shutil.copyfile(outcomes.__file__, folder / f"{PLUGIN}.py")
     for name in sorted(set(_TOOLS) - venv.installed):
@@ -244,10 +236,10 @@ def _tools(folder: Path, venv: _Venv) -> None:
 
 
 def _announce(folder: Path, upstreams: Mapping[str, Upstream], venv: _Venv) -> None:
-    """An upstream's own name, where the environment has another build of it.
+    """Announce an upstream by its own name if the environment has another build of it.
 
-    Without it vLLM finds no platform and loads whichever compiled module is named first, which needs instructions that
-    not every processor has: a process that it starts by itself, to look at a model, then dies.
+    Otherwise vLLM finds no platform and loads the first compiled module, which needs instructions that not every
+    processor has: a process that it starts to inspect a model then dies.
     """
     for upstream in upstreams.values():
         for stand_in in stand_ins(upstream):
@@ -257,5 +249,5 @@ def _announce(folder: Path, upstreams: Mapping[str, Upstream], venv: _Venv) -> N
 
 
 def _plain() -> dict[str, str]:
-    """Our environment without what would change another Python."""
+    """Our environment, without variables that would change another Python."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}

@@ -1,4 +1,4 @@
-"""A virtual environment with a target's wheels as published, for the intent tests of patches and for trying things."""
+"""A virtual environment with a target's published wheels, for the intent tests of patches and for trying things."""
 
 from __future__ import annotations
 
@@ -20,13 +20,7 @@ _KIND = "venvs"
 
 @dataclass(frozen=True)
 class Venv:
-    """A finished environment.
-
-    Attributes:
-        path: its root.
-        python: its interpreter.
-        cached: it was there already.
-    """
+    """A finished environment, and whether it was there already."""
 
     path: Path
     python: Path
@@ -34,7 +28,7 @@ class Venv:
 
 
 def wheels(store: Store, stack: Stack, target: Target, platform: Platform, base: Base) -> Wheelhouse:
-    """Locked wheels of a target and its upstream wheels, those last.
+    """Locked wheels of a target, then its upstream wheels.
 
     Raises:
         BadInput: there is no such lock.
@@ -46,7 +40,7 @@ def wheels(store: Store, stack: Stack, target: Target, platform: Platform, base:
 
 
 def upstream_wheels(stack: Stack, target: Target, platform: Platform) -> tuple[fetch.Wanted, ...]:
-    """The published wheels that overlays are laid upon, by exact name."""
+    """The published wheels on which overlays are laid, by exact name."""
     found = []
     for name, upstream in stack.upstreams.items():
         build = upstream.build(target)
@@ -58,7 +52,7 @@ def upstream_wheels(stack: Stack, target: Target, platform: Platform) -> tuple[f
 
 
 def base_for(stack: Stack, python: tuple[int, int]) -> Base:
-    """The base whose locks fit an interpreter.
+    """The base whose locks fit a version of Python.
 
     Raises:
         EnvironmentLacks: there is no lock for it.
@@ -75,7 +69,7 @@ def base_for(stack: Stack, python: tuple[int, int]) -> Base:
 
 
 def wanting(store: Store, stack: Stack, target: Target = "cpu") -> tuple[fetch.Wanted, ...]:
-    """Every wheel of the environment that `ensure` would make; none where it is there.
+    """Every wheel that `ensure` needs; none if the environment exists.
 
     Raises:
         EnvironmentLacks: no lock for this Python, or the index does not answer.
@@ -89,11 +83,11 @@ def _key(house: Wheelhouse) -> str:
 
 
 def ensure(store: Store, stack: Stack, target: Target = "cpu") -> Venv:
-    """Environment of a target on this machine, for this interpreter's version; made when the store has none.
+    """Environment of a target for this machine and Python; made if the store has none.
 
     Raises:
         EnvironmentLacks: no lock for this Python, or the index does not answer.
-        CheckFailed: a wheel is not what is pinned.
+        CheckFailed: a wheel does not match its pin.
     """
     base = base_for(stack, sys.version_info[:2])
     platform = Platform.host()
@@ -105,7 +99,7 @@ def ensure(store: Store, stack: Stack, target: Target = "cpu") -> Venv:
         return Venv(final, python, cached=True)
     files = fetch.fetch_all(store, house.wanted)
     with store.writing(_KIND, key) as folder:
-        # uv writes the final path into scripts and settings, so the environment is made for where it will stand.
+        # uv writes paths into scripts, so it makes the environment relocatable.
         uv = [sys.executable, "-m", "uv"]
         proc.run([*uv, "venv", "--quiet", "--relocatable", "--allow-existing", "--python", sys.executable, folder])
         proc.run(

@@ -165,33 +165,13 @@ def test_a_proof_holds_until_something_that_it_read_changes(demo, home, tmp_path
     assert cached == [False, True, True, False, False, False]
 
 
-@pytest.mark.parametrize(
-    ("test", "conftest", "reads_scripts"),
-    [
-        ("import pkg.code\n", "", False),
-        ("GPU = 'gpu'\n", "", True),
-        ("import pkg.code\n", 'sys.path.append(f"{here}/gpu/cases")\n', True),
-        ("# what a gpu/driver does\n", "", False),
-    ],
-)
-def test_scripts_for_a_device_count_only_where_something_that_is_read_names_them(
-    tmp_path, test, conftest, reads_scripts
-):
+def test_a_proof_reads_its_folder_without_other_tests_and_the_conftests_above(tmp_path):
     top = tmp_path / "patches"
-    files = {
-        "demo/test_it.py": test,
-        "demo/test_other.py": "'gpu'\n",
-        "demo/host/it.cpp": "",
-        "demo/gpu/check.py": "",
-        "demo/gpu/twin/run.cu": "",
-        "conftest.py": conftest,
-    }
-    for name, text in files.items():
+    read = {"demo/test_it.py", "demo/host/it.cpp", "conftest.py"}
+    for name in (*read, "demo/test_other.py", "demo/host/__pycache__/it.pyc", "../conftest.py"):
         (top / name).parent.mkdir(parents=True, exist_ok=True)
-        (top / name).write_text(text)
-    scripts = {"demo/gpu/check.py", "demo/gpu/twin/run.cu"}
-    found = {str(path.relative_to(top)) for path in prove._read(top / "demo/test_it.py")}
-    assert found == {"demo/test_it.py", "demo/host/it.cpp", "conftest.py"} | (scripts if reads_scripts else set())
+        (top / name).write_text("")
+    assert {str(path.relative_to(top)) for path in prove._read(top / "demo/test_it.py")} == read
 
 
 @pytest.mark.slow
