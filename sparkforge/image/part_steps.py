@@ -24,7 +24,7 @@ from sparkforge.inputs.wheelhouse import Wheelhouse, resolve
 from sparkforge.inspect import kernel_audit
 from sparkforge.kernels import library as kernels
 from sparkforge.overlay import compute
-from sparkforge.overlay.of_stack import stand_ins
+from sparkforge.overlay.of_stack import of_tree
 from sparkforge.patches import series, trees
 
 
@@ -75,25 +75,13 @@ def upstreams(line: Pipeline, store: Store, stack: Stack, request: Request) -> U
 
 def _overlay(line: Pipeline, store: Store, stack: Stack, name: str, tree: trees.Tree | None) -> compute.Overlay | None:
     upstream = stack.upstreams[name]
-    others = stand_ins(upstream)
-
-    def made() -> compute.Overlay:
-        assert tree is not None  # noqa: S101  `make` runs only when every input is known
-        return compute.compute(
-            git_of(store), store, name=name, upstream=upstream, pin_tree=tree.pin.tree, tree=tree.id, stand_ins=others
-        )
-
-    def known() -> compute.Overlay | None:
-        assert tree is not None  # noqa: S101  as above
-        return compute.known(
-            store, name=name, upstream=upstream, pin_tree=tree.pin.tree, tree=tree.id, stand_ins=others
-        )
-
+    asked = of_tree(tree, upstream) if tree else None
     return line.step(
         f"overlay {name}",
         inputs={f"series {name}": tree.id if tree else None, "mapping": key_of(msgspec.to_builtins(upstream.overlay))},
-        look=known,
-        make=made,
+        look=lambda: compute.known(store, asked) if asked else None,
+        # Steps are made only when every input is known.
+        make=lambda: compute.compute(git_of(store), store, asked),  # type: ignore[arg-type]
         shows=lambda overlay: f"{len(overlay.manifest.entries)} files",
     )
 

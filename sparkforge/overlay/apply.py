@@ -1,16 +1,15 @@
 """Lay an overlay over an installed package, or take it off again.
 
-Standard library only and one file, because it also runs as a script inside an image stage, where nothing of
-ours is installed: `python3 apply.py --site SITE_PACKAGES --overlay DIR [--out DIR]`, or `--revert`.
+This is one file with the standard library only, because it also runs as a script inside an image stage, where nothing
+of ours is installed: `python3 apply.py --site SITE_PACKAGES --overlay DIR [--out DIR]`, or `--revert`.
 
-What it promises: every file that it replaces or deletes was byte for byte the pin's, and all were looked at
-before the first is written. A file is replaced by a new one renamed over it, never written in place, since a
-virtual environment's files may be hard links into an installer's cache. RECORD tells the truth afterwards.
-Bytecode is compiled with checked hashes, so that neither size nor time decides whether an edit takes effect.
-The originals stay beside the metadata: reverting gives back the same bytes, another overlay reverts the first,
-and what a killed run left is rolled back by the next one. A layer (`--out`) carries no originals and is never taken
-off: they are in the layer below. Exit status: 0 done, 1 refused, 2 wrong usage or a broken overlay, 3 it cannot be
-done on this machine.
+It guarantees: every file that it replaces or deletes was byte for byte the pin's, and all were checked before the first
+is written. A file is replaced by renaming a new one over it, never written in place, since files of a virtual
+environment may be hard links into an installer's cache. RECORD is correct afterwards. Bytecode is compiled with checked
+hashes, so an edit takes effect whatever its size and time. The originals are kept beside the metadata: reverting gives
+back the same bytes, another overlay first reverts this one, and the next run rolls back what a killed run left. A layer
+(`--out`) has no originals and cannot be reverted: they are in the layer below. Exit status: 0 done, 1 refused, 2 wrong
+usage or a broken overlay, 3 this machine cannot do it.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SHOWN = 10
 
 
 class Refused(Exception):  # noqa: N818  the word that users read
-    """What, why and what to do, in a line each, and the exit status."""
+    """A refusal: what, why, what to do, and the exit status."""
 
     def __init__(self, what: str, *, why: str, do: str = "", status: int = 1) -> None:
         super().__init__(f"{what}\n  why: {why}" + (f"\n  do:  {do}" if do else ""))
@@ -47,8 +46,8 @@ class Refused(Exception):  # noqa: N818  the word that users read
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One file: path in site-packages, what happens to it, hashes, mode, for which distribution, new content."""
+class LaidFile:
+    """One file: path in site-packages, operation, hashes, mode, the distribution that gets it, new content."""
 
     path: str
     op: str
@@ -60,8 +59,8 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Place:
-    """An installed distribution: site-packages that is read, root that is written, metadata, name."""
+class Installed:
+    """An installed distribution: site-packages to read, root to write, metadata folder, name."""
 
     site: Path
     root: Path
@@ -70,28 +69,28 @@ class Place:
 
     @property
     def layer(self) -> bool:
-        """What is written is to be copied over `site`, and is not there."""
+        """Files go to a separate root, which is copied over `site` later."""
         return self.root != self.site
 
     @property
     def state(self) -> Path:
-        """Directory of the journal and of the originals."""
+        """Folder of the journal and the originals."""
         return self.root / self.info.name / STATE
 
     def saved(self, name: str) -> dict[str, Any] | None:
-        """The journal of a run that has not ended, or the state that one left."""
+        """The journal of an unfinished run, or the state of a finished one."""
         file = self.state / name
         return json.loads(file.read_text()) if file.is_file() else None
 
 
-def read_overlay(folder: Path) -> tuple[dict[str, Any], str, list[Entry]]:
-    """Manifest of an overlay, the hash that names it, and its entries; Refused if a file is not what it says."""
+def read_overlay(folder: Path) -> tuple[dict[str, Any], str, list[LaidFile]]:
+    """Manifest of an overlay, its hash, and its files; Refused if a file does not match the manifest."""
     try:
         raw = (folder / "manifest.json").read_bytes()
         said: dict[str, Any] = json.loads(raw)
-        listed = [Entry(**entry) for entry in said["entries"]]
+        listed = [LaidFile(**entry) for entry in said["entries"]]
     except (OSError, ValueError, KeyError, TypeError) as broken:
-        raise Refused("this is no overlay", why=f"{folder}: {broken}", status=2) from broken
+        raise Refused("this is not an overlay", why=f"{folder}: {broken}", status=2) from broken
     entries = []
     for entry in listed:
         if entry.op not in {"replace", "add", "delete"} or {"..", ""} & set(entry.path.split("/")):
@@ -105,10 +104,10 @@ def read_overlay(folder: Path) -> tuple[dict[str, Any], str, list[Entry]]:
     return said, _sha(raw), entries
 
 
-def find(site: Path, said: Mapping[str, Any], out: Path | None = None) -> Place:
-    """The distribution in `site` that an overlay is for, the pin's own or one that stands in for it.
+def find(site: Path, said: Mapping[str, Any], out: Path | None = None) -> Installed:
+    """The distribution in `site` that an overlay is for: the pin's own or a stand-in.
 
-    Refused if there is none, another release, both, or if something shadows the sources.
+    Refused if there is none, if both are there, if the release differs, or if something shadows the sources.
     """
     installed = dict(_distributions(site))
     for shadow, why in SHADOWS.items():
@@ -118,25 +117,25 @@ def find(site: Path, said: Mapping[str, Any], out: Path | None = None) -> Place:
     here = [name for name in wanted if name in installed]
     if len(here) != 1:
         why = f"{' and '.join(here)} are both" if here else f"no {' or '.join(wanted)} is"
-        raise Refused(f"the overlay of {said['upstream']} has no one place to go", why=f"{why} in {site}")
+        raise Refused(f"the overlay of {said['upstream']} fits no single package", why=f"{why} in {site}")
     info, version = installed[here[0]]
     if version != wanted[here[0]]:
         why = f"{info} is {version}, the overlay is for {wanted[here[0]]}"
         raise Refused(f"{here[0]} {version} is not the pin's release", why=why, do="install the pinned wheel")
-    return Place(site, out or site, info, here[0])
+    return Installed(site, out or site, info, here[0])
 
 
 def _distributions(site: Path) -> Iterator[tuple[str, tuple[Path, str]]]:
     for info in sorted(site.glob("*.dist-info")):
-        # A .dist-info without RECORD is nobody's installation: the alias that this program writes is one.
+        # A .dist-info without RECORD is not an installation but the alias that this program writes.
         if (info / "METADATA").is_file() and (info / "RECORD").is_file():
             head = (info / "METADATA").read_text(errors="replace").partition("\n\n")[0]
             fields = dict(re.findall(r"^(Name|Version): *(\S+)", head, re.MULTILINE))
             yield re.sub(r"[-_.]+", "-", fields.get("Name", "")).lower(), (info, fields.get("Version", ""))
 
 
-def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> list[Entry]:
-    """Entries to write; Refused with both hashes of every file (the first ten) that is not the pin's."""
+def plan(place: Installed, said: Mapping[str, Any], entries: Sequence[LaidFile]) -> list[LaidFile]:
+    """Files to write; Refused if some are not the pin's, with both hashes of the first ten."""
     accepted = {one["distribution"]: one["accepted"] for one in said["stand_ins"]}.get(place.name, {})
     full = [entry for entry in entries if entry.only in {"", place.name}]
     gone = [entry.path for entry in full if entry.op == "delete"]
@@ -156,8 +155,8 @@ def plan(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> lis
     return full
 
 
-def _pin_content(place: Place, path: str) -> bytes | None:
-    """What the wheel installed at `path`, seen through an overlay that is there now."""
+def _pin_content(place: Installed, path: str) -> bytes | None:
+    """What the wheel installed at `path`, even if an overlay is there now."""
     for entry in ((not place.layer and place.saved("state.json")) or {}).get("entries", []):
         if entry["path"] == path:
             return None if entry["op"] == "add" else (place.state / "originals" / path).read_bytes()
@@ -168,9 +167,9 @@ def _pin_content(place: Place, path: str) -> bytes | None:
 
 
 def apply(site: Path, folder: Path, *, out: Path | None = None) -> str:
-    """Lay the overlay in `folder` over the package in `site`, or write it below `out`, a layer to be copied there.
+    """Lay the overlay in `folder` over the package in `site`, or write it below `out` as a layer; says what was done.
 
-    Refused: nothing was changed.
+    If Refused, nothing was changed.
     """
     said, digest, entries = read_overlay(folder)
     place = find(site, said, out)
@@ -194,7 +193,7 @@ def apply(site: Path, folder: Path, *, out: Path | None = None) -> str:
 
 
 def check(site: Path, folder: Path) -> None:
-    """Refuse what `apply` would refuse, before anything is written; what a killed run left waits for `apply`."""
+    """Refuse what `apply` would refuse, without writing; it leaves an unfinished run to `apply`."""
     said, digest, entries = read_overlay(folder)
     place = find(site, said)
     state = place.saved("state.json") or {"entries": [], "digest": ""}
@@ -204,13 +203,13 @@ def check(site: Path, folder: Path) -> None:
 
 
 def revert(site: Path) -> list[str]:
-    """Take every overlay in `site` off again, whichever tree it is of; a line for each.
+    """Take every overlay in `site` off again; a line for each.
 
-    Refused: a file is no longer what the overlay wrote, or it came as a layer; that overlay was left as it is.
+    Refused if a file is not what the overlay wrote, or the overlay is a layer; that overlay stays as it is.
     """
     lines = []
     for state in sorted(site.glob(f"*.dist-info/{STATE}")):
-        place = Place(site, site, state.parent, state.parent.name.partition("-")[0])
+        place = Installed(site, site, state.parent, state.parent.name.partition("-")[0])
         with _held(place):
             _recover(place)
             if (saved := place.saved("state.json")) is not None:
@@ -220,8 +219,8 @@ def revert(site: Path) -> list[str]:
 
 
 @contextmanager
-def _held(place: Place) -> Iterator[None]:
-    """One run at a time on a distribution: an advisory lock on its metadata directory, no file left behind."""
+def _held(place: Installed) -> Iterator[None]:
+    """Lock a distribution by its metadata folder, so that no file is left behind."""
     (place.root / place.info.name).mkdir(parents=True, exist_ok=True)
     handle = os.open(place.root / place.info.name, os.O_RDONLY)
     try:
@@ -231,19 +230,19 @@ def _held(place: Place) -> Iterator[None]:
         os.close(handle)
 
 
-def _recover(place: Place) -> None:
-    """Finish what a killed run left: a journal means that files may be half replaced, so all go back."""
+def _recover(place: Installed) -> None:
+    """Undo an unfinished run: with a journal, some files may be replaced, so all go back."""
     if (journal := place.saved("journal.json")) is not None:
         _roll_back(place, journal)
     elif place.state.exists() and not (place.state / "state.json").exists():
-        shutil.rmtree(place.state)  # killed while originals were saved: no file of the package was touched
+        shutil.rmtree(place.state)  # killed while saving originals: no file of the package was changed
 
 
-def _as_left(place: Place, state: Mapping[str, Any], *, originals: bool = False) -> Mapping[str, Any]:
-    """An applied overlay that someone edited is theirs: it is named, never overwritten; nor is a layer taken off."""
+def _as_left(place: Installed, state: Mapping[str, Any], *, originals: bool = False) -> Mapping[str, Any]:
+    """The state, unless a file was edited since, which is never overwritten; or the originals of a layer are wanted."""
     do = f"keep your edit elsewhere, then reinstall the pinned wheel of {place.name}"
     if originals and state.get("layer") and not place.layer:
-        raise Refused(f"the overlay of {place.name} was laid as a layer", why="its originals are below it", do=do)
+        raise Refused(f"the overlay of {place.name} is a layer", why="its originals are in the layer below", do=do)
     for entry in state["entries"]:
         file = place.root / entry["path"]
         found = _sha(file.read_bytes()) if file.is_file() else None
@@ -253,7 +252,7 @@ def _as_left(place: Place, state: Mapping[str, Any], *, originals: bool = False)
     return state
 
 
-def _write(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+def _write(place: Installed, said: Mapping[str, Any], entries: Sequence[LaidFile]) -> None:
     own = f"{place.info.name}/{STATE}"
     record = (place.info / "RECORD").read_bytes()
     saved = {f"originals/{e.path}": place.site / e.path for e in entries if e.op != "add"}
@@ -273,13 +272,13 @@ def _write(place: Place, said: Mapping[str, Any], entries: Sequence[Entry]) -> N
     _drop_bytecode(place, [entry.path for entry in entries])
     _compile(place, [entry.path for entry in entries if entry.content is not None])
     kept = {f"{own}/{name}": (place.state / name).read_bytes() for name in saved}
-    kept |= {f"{own}/state.json": b""}  # its row has no hash, as RECORD's own has none
+    kept |= {f"{own}/state.json": b""}  # its row has no hash, like RECORD's own
     _put(place.root / place.info.name / "RECORD", _record(record, entries, kept), 0o644)
     (place.state / "journal.json").rename(place.state / "state.json")
 
 
-def _record(record: bytes, entries: Sequence[Entry], kept: Mapping[str, bytes]) -> bytes:
-    """RECORD after the overlay; what we keep beside the metadata is in it, so that uninstalling removes it."""
+def _record(record: bytes, entries: Sequence[LaidFile], kept: Mapping[str, bytes]) -> bytes:
+    """RECORD after the overlay; it lists what we keep beside the metadata, so that uninstalling removes it."""
     rows = {row[0]: row for row in csv.reader(io.StringIO(record.decode())) if row}
     for path in [path for path in rows if any(e.content is None and _is_of(path, e.path) for e in entries)]:
         del rows[path]
@@ -291,8 +290,8 @@ def _record(record: bytes, entries: Sequence[Entry], kept: Mapping[str, bytes]) 
     return text.getvalue().encode()
 
 
-def _roll_back(place: Place, state: Mapping[str, Any]) -> None:
-    """Give every file back. It may be killed too: the journal stays to the end, and each step can be redone."""
+def _roll_back(place: Installed, state: Mapping[str, Any]) -> None:
+    """Give every file back. If killed, it can run again: the journal stays to the end, each step can be repeated."""
     if (place.state / "state.json").exists():
         (place.state / "state.json").rename(place.state / "journal.json")
     for entry in state["entries"]:
@@ -328,7 +327,7 @@ def _put(file: Path, content: bytes, mode: int) -> None:
 
 
 def _is_of(path: str, source: str) -> bool:
-    """Whether `path` is the file `source`, or bytecode of it: of any Python and level, half written ones too."""
+    """Whether `path` is `source` or its bytecode, of any Python and level, half written or not."""
     file, module = Path(path), Path(source)
     cached = file.parent == module.parent / "__pycache__" and file.name.startswith(f"{module.stem}.")
     return path == source or (module.suffix == ".py" and ".pyc" in file.name and (cached or path == f"{source}c"))
@@ -340,7 +339,7 @@ def _bytecode(root: Path, source: str) -> list[Path]:
     return [file for file in files if _is_of(file.relative_to(root).as_posix(), source)]
 
 
-def _drop_bytecode(place: Place, sources: Sequence[str]) -> None:
+def _drop_bytecode(place: Installed, sources: Sequence[str]) -> None:
     for source in sources:
         for file in _bytecode(place.root, source):
             file.unlink()
@@ -352,14 +351,14 @@ def _drop_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _compile(place: Place, paths: Sequence[str]) -> None:
-    """Compile for the Python that `site` belongs to, if this is it; a module that has no bytecode gets it on import."""
+def _compile(place: Installed, paths: Sequence[str]) -> None:
+    """Compile if `site` belongs to this Python; otherwise modules get their bytecode on import."""
     modules = [path for path in paths if path.endswith(".py")]
     said = re.fullmatch(r"python3\.(\d+)", place.site.resolve().parent.name)
     if said and int(said[1]) != sys.version_info.minor:
         stale = [file for path in modules for file in _bytecode(place.site, path)]
         if stale and place.layer:
-            why, do = f"{stale[0]} would stay in force below the layer", f"run this with python3.{said[1]}"
+            why, do = f"{stale[0]} would stay in use below the layer", f"run this with python3.{said[1]}"
             raise Refused("stale bytecode cannot be replaced", why=why, do=do, status=3)
         return
     for path in modules:
@@ -387,7 +386,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         print("\n".join(revert(said.site) if said.revert else [apply(said.site, said.overlay, out=said.out)]))
     except (Refused, OSError) as bad:
-        refused = bad if isinstance(bad, Refused) else Refused("the overlay cannot be written", why=str(bad), status=3)
+        refused = bad if isinstance(bad, Refused) else Refused("cannot write the overlay", why=str(bad), status=3)
         print(refused, file=sys.stderr)
         return refused.status
     return 0

@@ -1,8 +1,8 @@
-"""An overlay: which files of the published wheel a series replaces, adds or deletes, and with what."""
+"""An overlay: the files of the published wheel that a series replaces, adds or deletes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -29,10 +29,10 @@ class OverlayEntry(msgspec.Struct, frozen=True):
     Attributes:
         path: below site-packages.
         op: what happens to it.
-        pin_sha256: of the wheel's file; None for one that is added.
-        sha256: of the new file; None for one that is deleted.
+        pin_sha256: of the wheel's file; None for an added one.
+        sha256: of the new file; None for a deleted one.
         mode: permission bits of the new file.
-        only: distribution that alone gets it; "" is all.
+        only: the one distribution that gets it; "" for all.
     """
 
     path: str
@@ -49,10 +49,9 @@ class StandIn(msgspec.Struct, frozen=True):
     Attributes:
         distribution: its name on the index.
         release: its version.
-        alias: version under which the upstream's own name is announced beside it, "" for not at all: code that asks
-            for the version of `vllm` finds it.
-        accepted: files in which it differs from the pin and that a patch may replace all the same, with the
-            sha256 that they must have.
+        alias: version under which it is announced by the upstream's own name too, so that code that asks for the
+            version of `vllm` finds one; "" for not at all.
+        accepted: files that differ from the pin's but may be replaced, each with the sha256 it must have.
     """
 
     distribution: str
@@ -68,13 +67,13 @@ class Manifest(msgspec.Struct, frozen=True):
         format: of this file.
         upstream: name in the stack.
         distribution: name on the index.
-        package: import name; its directory gets the tree id.
+        package: import name; its folder gets the tree id.
         release: version that must be installed.
         pin_tree: git tree id of the pin.
         tree: git tree id of the pin with the series.
         entries: the files, by path.
-        not_shipped: changed paths of the tree that no wheel carries (tests, documents).
-        stand_ins: distributions that may stand for the pin.
+        not_shipped: changed paths of the tree that are in no wheel (tests, documents).
+        stand_ins: other distributions on which it may be laid.
     """
 
     format: int
@@ -99,7 +98,7 @@ class Overlay:
 
 
 def read(path: Path) -> Overlay:
-    """Overlay that stands in a directory.
+    """The overlay in a directory.
 
     Raises:
         CheckFailed: its manifest cannot be read.
@@ -108,88 +107,91 @@ def read(path: Path) -> Overlay:
         raw = (path / "manifest.json").read_bytes()
         return Overlay(path, msgspec.json.decode(raw, type=Manifest), hashing.sha256_bytes(raw))
     except (OSError, msgspec.DecodeError) as broken:
-        raise CheckFailed("a stored overlay is broken", why=f"{path}: {broken}", do=f"rm -r {path}") from broken
+        raise CheckFailed(
+            "a stored overlay is broken", why=f"{path}: {broken}", do=f"rm -r {path}, then run again"
+        ) from broken
 
 
-def compute(
-    git: Git,
-    store: Store,
-    *,
-    name: str,
-    upstream: Upstream,
-    pin_tree: str,
-    tree: str,
-    stand_ins: Sequence[StandIn] = (),
-) -> Overlay:
-    """Overlay of one upstream: where `tree` differs from `pin_tree`, in the paths of its wheel.
+@dataclass(frozen=True)
+class OverlayOf:
+    """What an overlay is made from.
 
-    Args:
-        git: repository that holds both trees.
-        store: where it is kept, under the hash of all that it is made from.
-        name: the upstream's name in the stack.
+    Attributes:
+        name: of the upstream in the stack.
         upstream: its pin; `overlay` maps folders of the tree to folders of site-packages.
         pin_tree: tree id of the pin.
         tree: tree id with the series applied.
         stand_ins: distributions on which it may be laid besides the pin's own.
+    """
+
+    name: str
+    upstream: Upstream
+    pin_tree: str
+    tree: str
+    stand_ins: Sequence[StandIn] = ()
+
+    @property
+    def key(self) -> str:
+        """Where the store keeps it."""
+        folders = sorted(self.upstream.overlay, key=lambda one: len(one.source), reverse=True)
+        parts = msgspec.to_builtins([self.upstream.package, self.upstream.release, folders, list(self.stand_ins)])
+        return hashing.key_of(_FORMAT, self.name, parts, self.pin_tree, self.tree)
+
+
+def known(store: Store, asked: OverlayOf) -> Overlay | None:
+    """The overlay, if the store has it.
 
     Raises:
-        BadInput: the series makes a symbolic link, a submodule or a file with odd mode in a shipped folder.
+        CheckFailed: a stored file is damaged.
     """
-    key = _key(name, upstream, pin_tree, tree, stand_ins)
-    if not store.has(KIND, key):
-        with store.writing(KIND, key) as folder:
-            entries, not_shipped = list[OverlayEntry](), list[str]()
-            for source, (old, new) in changed(git, pin_tree, tree).items():
-                path = placed(upstream.overlay, source)
-                if path is None:
-                    not_shipped.append(source)
-                else:
-                    entries.append(_entry(git, folder, path, old, new))
-            package = _package(upstream.overlay)
-            entries.append(_write(folder, f"{package}/{TREE_FILE}", f"{tree}\n".encode(), None, 0o644))
-            entries += [entry for one in stand_ins if one.alias for entry in _alias(folder, upstream.package, one)]
-            manifest = Manifest(
-                format=_FORMAT,
-                upstream=name,
-                distribution=upstream.package,
-                package=package,
-                release=upstream.release,
-                pin_tree=pin_tree,
-                tree=tree,
-                entries=sorted(entries, key=lambda entry: entry.path),
-                not_shipped=sorted(not_shipped),
-                stand_ins=list(stand_ins),
-            )
-            raw = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-            (folder / "manifest.json").write_bytes(raw + b"\n")
-            seal(folder)
-    return read(store.path(KIND, key))
-
-
-def known(
-    store: Store, *, name: str, upstream: Upstream, pin_tree: str, tree: str, stand_ins: Sequence[StandIn] = ()
-) -> Overlay | None:
-    """The overlay if the store has it; arguments as `compute` has them.
-
-    Raises:
-        CheckFailed: a file of it is not what was stored.
-    """
-    path = store.path(KIND, _key(name, upstream, pin_tree, tree, stand_ins))
+    path = store.path(KIND, asked.key)
     return read(path) if sound(path) else None
 
 
-def _folders(upstream: Upstream) -> list[Mapping]:
-    """Mappings, the deepest folder of the tree first."""
-    return sorted(upstream.overlay, key=lambda one: len(one.source), reverse=True)
+def compute(git: Git, store: Store, asked: OverlayOf) -> Overlay:
+    """The overlay, from the store or computed: where its trees differ, in the paths of its wheel.
+
+    Raises:
+        BadInput: the series touches a symbolic link, a submodule or a file with an odd mode.
+    """
+    if not store.has(KIND, asked.key):
+        with store.writing(KIND, asked.key) as folder:
+            _compute(git, folder, asked)
+            seal(folder)
+    return read(store.path(KIND, asked.key))
 
 
-def _key(name: str, upstream: Upstream, pin_tree: str, tree: str, stand_ins: Sequence[StandIn]) -> str:
-    parts = msgspec.to_builtins([upstream.package, upstream.release, _folders(upstream), list(stand_ins)])
-    return hashing.key_of(_FORMAT, name, parts, pin_tree, tree)
+def _compute(git: Git, folder: Path, asked: OverlayOf) -> None:
+    upstream, entries, not_shipped = asked.upstream, list[OverlayEntry](), list[str]()
+    for source, (old, new) in changed(git, asked.pin_tree, asked.tree).items():
+        path = placed(upstream.overlay, source)
+        if path is None:
+            not_shipped.append(source)
+        else:
+            entries.append(_entry(git, folder, path, old, new))
+    package = _package(upstream.overlay)
+    entries.append(_write(folder, f"{package}/{TREE_FILE}", f"{asked.tree}\n".encode(), None, 0o644))
+    for one in asked.stand_ins:
+        for path, text in alias_files(upstream.package, one).items() if one.alias else ():
+            entry = _write(folder, path, text.encode(), None, 0o644)
+            entries.append(msgspec.structs.replace(entry, only=one.distribution))
+    manifest = Manifest(
+        format=_FORMAT,
+        upstream=asked.name,
+        distribution=upstream.package,
+        package=package,
+        release=upstream.release,
+        pin_tree=asked.pin_tree,
+        tree=asked.tree,
+        entries=sorted(entries, key=lambda entry: entry.path),
+        not_shipped=sorted(not_shipped),
+        stand_ins=list(asked.stand_ins),
+    )
+    (folder / "manifest.json").write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
 
 
 def placed(folders: Sequence[Mapping], path: str) -> str | None:
-    """Where a file of the tree stands in site-packages; the deepest folder decides; None for what is not shipped."""
+    """Path in site-packages of a file of the tree, by its deepest mapped folder; None if it is not shipped."""
     for folder in sorted(folders, key=lambda one: len(one.source), reverse=True):
         if path.startswith(folder.source):
             return folder.target + path.removeprefix(folder.source)
@@ -197,7 +199,7 @@ def placed(folders: Sequence[Mapping], path: str) -> str | None:
 
 
 def _package(folders: Sequence[Mapping]) -> str:
-    """Import name: the folder of the tree that keeps its name in site-packages."""
+    """Import name: the top folder that has the same name in the tree and in site-packages."""
     for folder in folders:
         if folder.source == folder.target and folder.source.count("/") == 1:
             return folder.source.rstrip("/")
@@ -212,7 +214,7 @@ def _entry(git: Git, folder: Path, path: str, old: TreeEntry | None, new: TreeEn
     for side in (old, new):
         if side is not None and side.mode not in _MODES:
             raise BadInput(
-                "a series touches something that is no plain file",
+                "a series touches something that is not a plain file",
                 why=f"{side.path} has git mode {side.mode}",
                 do="patch plain files only",
             )
@@ -230,15 +232,10 @@ def _write(folder: Path, path: str, content: bytes, pin: str | None, mode: int) 
 
 
 def alias_files(name: str, stand_in: StandIn) -> dict[str, str]:
-    """Metadata of the upstream's own name, for a stand-in: texts by path; without RECORD, since nobody installed it."""
+    """Metadata with the upstream's own name, for a stand-in: texts by path. No RECORD, since nobody installed it."""
     folder = f"{name.replace('-', '_')}-{stand_in.alias}.dist-info"
     said = f"Summary: installed as {stand_in.distribution}\n"
     return {
         f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {stand_in.alias}\n{said}",
         f"{folder}/WHEEL": "Wheel-Version: 1.0\nGenerator: sparkforge\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
-
-
-def _alias(folder: Path, name: str, stand_in: StandIn) -> Iterator[OverlayEntry]:
-    for path, text in alias_files(name, stand_in).items():
-        yield msgspec.structs.replace(_write(folder, path, text.encode(), None, 0o644), only=stand_in.distribution)

@@ -1,7 +1,7 @@
-"""In which files a stand-in's wheel differs from the pin's: `images/<stand-in>-differences.txt`.
+"""Files in which a stand-in's wheel differs from the pin's: `images/<stand-in>-differences.txt`.
 
-An overlay is laid over a stand-in only where it is the pin. A file that differs may be replaced by a patch all the
-same once a maintainer has looked at it and put `accepted` before it.
+An overlay may replace a file of a stand-in only if it equals the pin's, or if a maintainer looked at the difference and
+marked the file `accepted`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _NONE = "-"
 
 
 def compare(pin: Path, stand_in: Path) -> list[tuple[str, str, str, str]]:
-    """Rows (word, path, sha256 in the pin, sha256 in the stand-in), by path, of all files outside the metadata.
+    """Rows (word, path, sha256 in the pin, sha256 in the stand-in) of all files but the metadata, sorted by path.
 
-    A folder of which one side has nothing is one row: its path ends in `/` and the number of its files stands for
-    the hash. Compiled libraries are left out: they are what the two builds are there for.
+    A folder that only one side has is one row, with the number of its files instead of a hash. Compiled libraries are
+    left out: two builds exist because they differ.
     """
     ours, theirs = _hashes(pin), _hashes(stand_in)
     rows = [
@@ -50,11 +50,11 @@ def _hashes(wheel: Path) -> dict[str, str]:
             names = [n for n in archive.namelist() if ".dist-info/" not in n and not n.endswith((".so", "/"))]
             return {name: hashlib.sha256(archive.read(name)).hexdigest() for name in names}
     except (OSError, zipfile.BadZipFile) as bad:
-        raise BadInput(f"{wheel.name} is no wheel", why=str(bad)) from bad
+        raise BadInput(f"{wheel.name} is not a wheel", why=str(bad)) from bad
 
 
 def render(pin: Path, stand_in: Path, before: str = "") -> str:
-    """The list as text; what `before` accepts stays accepted while both hashes are the same."""
+    """The list as text; what `before` accepts stays accepted as long as both hashes stay the same."""
     kept = {row[1:] for row in read(before) if row[0] == "accepted"}
     rows = [("accepted", *row[1:]) if row[1:] in kept else row for row in compare(pin, stand_in)]
     ours, theirs = (" ".join(wheel.name.split("-")[:2]) for wheel in (pin, stand_in))
@@ -71,7 +71,7 @@ def read(text: str) -> list[tuple[str, str, str, str]]:
     """Rows of such a list.
 
     Raises:
-        BadInput: a line that is none; names it.
+        BadInput: a line cannot be read; names it.
     """
     rows = []
     for line in text.splitlines():
@@ -79,11 +79,11 @@ def read(text: str) -> list[tuple[str, str, str, str]]:
             continue
         words = line.split()
         if len(words) != 4 or words[0] not in _WORDS:  # noqa: PLR2004  word, path, two hashes
-            raise BadInput("a list of differences has a line that says nothing", why=line)
+            raise BadInput("a list of differences has a line that cannot be read", why=line)
         rows.append((words[0], words[1], words[2], words[3]))
     return rows
 
 
 def accepted(text: str) -> dict[str, str]:
-    """Files that a patch may replace although the stand-in differs, each with the hash it must have there."""
+    """Files that a patch may replace although they differ, each with the hash it must have in the stand-in."""
     return {path: theirs for word, path, _, theirs in read(text) if word == "accepted"}

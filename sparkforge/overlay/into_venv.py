@@ -1,4 +1,4 @@
-"""The overlays in a plain virtual environment: `invoke overlay --into VENV`."""
+"""Overlays in a plain virtual environment: `invoke overlay --into VENV`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CLASSES = {1: CheckFailed, 2: BadInput, 3: EnvironmentLacks}
 
 
 def site_of(venv: Path) -> Path:
-    """Directory in which a virtual environment keeps its packages; a site-packages directory is taken as it is.
+    """Folder of a virtual environment's packages; a site-packages folder may be given instead.
 
     Raises:
         BadInput: there is none, or more than one.
@@ -25,20 +25,22 @@ def site_of(venv: Path) -> Path:
         return venv.absolute()
     sites = sorted(venv.absolute().glob("lib/python3.*/site-packages"))
     if not (venv / "pyvenv.cfg").is_file() or len(sites) != 1:
-        why = f"{venv} holds {'no pyvenv.cfg' if not (venv / 'pyvenv.cfg').is_file() else f'{len(sites)} of them'}"
-        raise BadInput(f"{venv} is no virtual environment", why=why, do="uv venv VENV  and install the pinned wheels")
+        why = f"{len(sites)} site-packages folders" if (venv / "pyvenv.cfg").is_file() else "it has no pyvenv.cfg"
+        raise BadInput(
+            f"{venv} is not a virtual environment", why=why, do="uv venv VENV, then install the pinned wheels"
+        )
     return sites[0]
 
 
 def lay(venv: Path, overlays: Sequence[Overlay]) -> list[str]:
-    """Lay overlays over what a virtual environment holds; all are checked before the first is laid.
+    """Lay overlays over the packages of a virtual environment; all are checked before the first is laid.
 
     Returns:
-        A line for each that says what was done.
+        What was done, a line for each.
 
     Raises:
         CheckFailed: a file is not the pin's, or was edited since; nothing was changed.
-        BadInput: `venv` is no virtual environment.
+        BadInput: `venv` is not a virtual environment.
     """
     site = site_of(venv)
     for overlay in overlays:
@@ -47,7 +49,7 @@ def lay(venv: Path, overlays: Sequence[Overlay]) -> list[str]:
 
 
 def take_off(venv: Path) -> list[str]:
-    """Give a virtual environment the files that its wheels installed; a line for each package.
+    """Give a virtual environment back the files of its wheels; a line for each package.
 
     Raises:
         CheckFailed: a file was edited since the overlay was laid.
@@ -57,7 +59,7 @@ def take_off(venv: Path) -> list[str]:
 
 
 def _said(work: Callable[[], T]) -> T:
-    """The work's value; its refusal, which knows nothing of our classes, becomes one of them."""
+    """The result of `work`; its refusal becomes one of our errors, which `apply` cannot import."""
     try:
         return work()
     except laying.Refused as refused:

@@ -34,7 +34,7 @@ def typed(*words, **env):
         (("build", "--stack", "vllm-9"), 2, "stacks: vllm-0.21"),
         (("smoke", "--model", "/nowhere"), 2, "is no folder"),
         (("smoke", "--against", "x"), 2, "invoke --help smoke"),
-        (("overlay", "--into", "/nowhere", "--revert"), 2, "no virtual environment"),
+        (("overlay", "--into", "/nowhere", "--revert"), 2, "not a virtual environment"),
         (("serve", "--profile", "fast"), 2, "profiles: gpt-oss-120b-eagle3"),
     ],
 )

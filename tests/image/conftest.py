@@ -78,7 +78,7 @@ class Demo:
         """The overlay of a patch of one line."""
         git = git_of(self.store)
         pin, tree = (self.tree(git, module(said)) for said in ("pin", word))
-        found = compute.compute(git, self.store, name="vllm", upstream=UPSTREAM, pin_tree=pin, tree=tree)
+        found = compute.compute(git, self.store, compute.OverlayOf("vllm", UPSTREAM, pin, tree))
         return found.path
 
     def tree(self, git, content: bytes) -> str:

@@ -121,7 +121,7 @@ class Demo:
         files = {path: data for path, data in (PIN | change).items() if data is not None}
         tree = make_tree(self.git, files, modes)
         return compute.compute(
-            self.git, self.store, name="demo", upstream=upstream, pin_tree=self.pin_tree, tree=tree, stand_ins=stand_ins
+            self.git, self.store, compute.OverlayOf("demo", upstream, self.pin_tree, tree, stand_ins)
         )
 
     def venv(self, name: str, *wheels: Path) -> Path:

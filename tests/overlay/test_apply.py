@@ -189,7 +189,7 @@ def test_a_corrupt_overlay_is_refused(demo):
     (made.path / "files/demo/a.py").write_bytes(b"evil\n")
     refused(site, made, "not what its manifest says", 2)
     (made.path / "manifest.json").write_text("{}")
-    refused(site, made, "this is no overlay", 2)
+    refused(site, made, "this is not an overlay", 2)
 
 
 def test_a_manifest_cannot_reach_out_of_site_packages(demo):
@@ -278,7 +278,7 @@ def test_what_was_laid_as_a_layer_stays_and_is_never_half_taken_off(demo):
     apply.check(site, made.path)
     another = demo.overlay({"demo/sub/b.py": b"VALUE = 'other'\n"}).path
     for attempt in (apply.revert, lambda at: apply.apply(at, another), lambda at: apply.check(at, another)):
-        with pytest.raises(apply.Refused, match="was laid as a layer"):
+        with pytest.raises(apply.Refused, match="is a layer"):
             attempt(site)
         assert snapshot(site) == laid
 

@@ -56,7 +56,7 @@ def test_the_executable_bit_is_kept(demo):
 
 
 def test_a_symbolic_link_is_refused(demo):
-    with pytest.raises(BadInput, match="no plain file"):
+    with pytest.raises(BadInput, match="not a plain file"):
         demo.overlay({"demo/link": b"a.py"}, modes={"demo/link": "120000"})
     assert not list(demo.store.root.glob("overlay/*"))
 

@@ -28,7 +28,7 @@ def test_nothing_is_laid_when_the_second_does_not_fit(demo):
 
 
 def test_what_is_no_environment_is_named(demo, tmp_path):
-    with pytest.raises(BadInput, match="no virtual environment"):
+    with pytest.raises(BadInput, match="not a virtual environment"):
         environments.lay(tmp_path, [])
 
 
