@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from invoke.context import Context
 from invoke.tasks import task
 
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
-from sparkforge.core.errors import BadInput
+from sparkforge.core.errors import BadInput, CheckFailed
+from sparkforge.core.paths import shown
 from sparkforge.core.store import Store, write_file
+
+if TYPE_CHECKING:
+    from sparkforge.patches.rebase.move import Moved
 
 _DEFAULT = "vllm-0.21"
 
@@ -26,6 +31,10 @@ _DEFAULT = "vllm-0.21"
         "accept": "ids of patches to drop, with commas between",
         "clone": "a clone of the upstream, to name commits instead of releases",
         "origin": "look up where the upstream side of a conflict came from",
+        "write": "carry the patches in a work tree and write the new series and stack",
+        "name": "name of the new stack; UPSTREAM-RELEASE where none is named",
+        "continue": "go on after what stopped --write is settled in the work tree",
+        "abort": "remove the work tree of --write",
         "report": "write the report there, as Markdown",
         "json": JSON,
     },
@@ -40,14 +49,22 @@ def carry(
     accept: str = "",
     clone: str = "",
     origin: bool = True,
+    write: bool = False,
+    name: str = "",
+    continue_: bool = False,
+    abort: bool = False,
     report: str = "",
     json: bool = False,
 ) -> None:
     """Take a series to another release and say what became of every patch."""
     from sparkforge.patches.rebase import carry as carrying
-    from sparkforge.patches.rebase import report as shown
+    from sparkforge.patches.rebase import move
+    from sparkforge.patches.rebase import report as reporting
 
     accepted = frozenset(word for word in accept.replace(",", " ").split())
+    if continue_ or abort:
+        _resume(component, accepted, abort=abort)
+        return
     if series or from_:
         if not (series and from_ and to) or component:
             raise BadInput("--series goes with --from TREE and --to TREE alone")
@@ -57,13 +74,46 @@ def carry(
     else:
         of_stack, store = opened(stack, as_json=json)
         wanted = carrying.targets(of_stack, store, component, to)
+        if write:
+            _told(move.begin(of_stack, store, wanted, accepted, name=name))
+            return
         at = Path(clone) if clone else None
         reports = list(carrying.carry(of_stack, store, wanted, accepted, origins=origin, clone=at))
         words = f"invoke rebase --component {component} --to {to}" if component else f"invoke rebase --to {to}"
     if report:
-        write_file(Path(report), shown.markdown(reports, command=words).encode())
+        write_file(Path(report), reporting.markdown(reports, command=words).encode())
     if json:
         put(reports)
         return
     for one in reports:
-        print("\n".join([shown.summary(one), "", shown.table(one), *shown.details(one)]))
+        print("\n".join([reporting.summary(one), "", reporting.table(one), *reporting.details(one)]))
+
+
+def _resume(component: str, accepted: frozenset[str], *, abort: bool) -> None:
+    from sparkforge.patches.rebase import move
+
+    if abort:
+        console.say(f"removed {move.abort(Store.open(), component)}")
+    else:
+        _told(move.resume(Store.open(), component, accepted))
+
+
+def _told(moved: Moved) -> None:
+    """What was written, or the error that says what a person must settle."""
+    if moved.written is None or moved.stack is None:
+        print(moved.path)
+        raise CheckFailed(
+            moved.stopped,
+            why=f"the patches before it are commits in {moved.path}; it lies there uncommitted",
+            do="settle it there, then: invoke rebase --component UPSTREAM --continue",
+        )
+    written = moved.written
+    print(f"{shown(written.folder)}: tree {written.tree}")
+    for label, names in (
+        ("same bytes", written.kept),
+        ("changed", written.changed),
+        ("dropped", written.dropped),
+    ):
+        for name in names:
+            print(f"  {label}: {name}")
+    print(f"{shown(moved.stack)}: resolve its locks next: invoke lock --stack {moved.stack.stem}")

@@ -15,7 +15,7 @@ from sparkforge.patches.mail import Mail
 from sparkforge.patches.place import Place
 from sparkforge.patches.series import ORDER_FILE, TREE_FILE, Series, load
 from sparkforge.patches.traps import Fault, Trap
-from sparkforge.patches.walk import applied, commits, formatted
+from sparkforge.patches.walk import applied, commits, formatted, same
 
 PLACEHOLDER = "FILL-IN"
 SUBJECT = re.compile(r"^[^\s:][^:]*: \S")
@@ -209,7 +209,7 @@ def _again(at: Place, series: Series) -> list[Fault]:
             found.append(
                 Fault(ours.name, "not canonical", f"an export names it {exported.name}", "patches.export --refresh")
             )
-        if ours.raw != exported.raw:
+        if not same(ours.raw, exported.raw):
             found.append(
                 Fault(ours.name, "not canonical", _difference(ours.raw, exported.raw), "patches.export --refresh")
             )

@@ -86,7 +86,7 @@ def edit(at: Place, path: Path | None = None) -> WorkTree:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".partial-{path.name}-", dir=path.parent))
     try:
-        _make(at, beside, head, series.sha256)
+        lay(at, beside, head, series.sha256)
         if path.exists():
             path.rmdir()
         beside.chmod(0o755)
@@ -143,7 +143,8 @@ def _untouched(path: Path) -> None:
         )
 
 
-def _make(at: Place, path: Path, head: str, sha256: str) -> None:
+def lay(at: Place, path: Path, head: str, sha256: str) -> None:
+    """Make a work tree in an empty folder, with a head that stands on the pin."""
     Git(path / ".git").run("init", "--quiet", "--initial-branch=series", path)
     git = Git(path / ".git", path)
     info = path / ".git" / "info"

@@ -131,7 +131,10 @@ def _files(name: str, raw: bytes, level: int, remarks: list[str]) -> Iterator[_F
             if git is None:
                 remarks.append("no `diff --git` line")
             elif not {file.old, file.new} - {None} <= {git.old, git.new}:
-                raise BadInput(f"{name}: {Trap.NAMES_DISAGREE.value}", why=f"{git.new}, {file.new or file.old}")
+                raise BadInput(
+                    f"{name}: {Trap.NAMES_DISAGREE.value}",
+                    why=f"`diff --git` says {git.new}, below it stand {file.old} and {file.new}",
+                )
             git, at = None, _hunks(name, lines, at + 2, file, remarks)
             yield file
         else:

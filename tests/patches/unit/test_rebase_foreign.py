@@ -104,7 +104,7 @@ def test_a_removed_line_that_looks_like_a_header_stays_a_line(store, tmp_path, s
 
 
 ERRORS = {
-    "names that disagree": [
+    "file names that disagree": [
         plain("a/pkg/numbers.txt.orig", NEW),
         "diff --git a/pkg/code.py b/pkg/code.py\n" + plain(),
         "diff --git a/pkg/code.py b/pkg/kode.py\nold mode 100644\nnew mode 100755\n",
