@@ -9,8 +9,8 @@ from invoke.tasks import task
 
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
-from sparkforge.core.errors import BadInput
 from sparkforge.core.paths import shown
+from sparkforge.smoke.sites import Site
 
 _ENGINE = "docker, buildah or auto"
 _PLATFORM = "linux/arm64 or linux/amd64; this machine's where none is named"
@@ -142,17 +142,19 @@ def smoke(
 ) -> None:
     """Start an image, make it speak, judge what it says, stop and remove it."""
     from sparkforge.image import request
-    from sparkforge.smoke import run as smoking
+    from sparkforge.smoke.run import image_site
+    from sparkforge.smoke.run import smoke as run
+    from sparkforge.smoke.venv_site import VenvSite
 
     of_stack, store = opened(stack, as_json=json)
-    folder = Path(model) if model else None
-    if folder is not None and not folder.is_dir():
-        raise BadInput(f"{model} is no folder", why="--model takes a folder of weights on this machine")
     if venv:
-        report = smoking.smoke_venv(Path(venv), store=store, model=folder)
+        site: Site = VenvSite(Path(venv).absolute())
+    elif image:
+        site = image_site(store, image, engine)
     else:
-        tag = image or request.parse(of_stack, arch=arch, target=target, platform=platform, engine=engine).tag
-        report = smoking.smoke_image(store, tag, engine, target="" if image else target, model=folder)
+        usual = request.parse(of_stack, arch=arch, target=target, platform=platform, engine=engine).tag
+        site = image_site(store, usual, engine, target=target)
+    report = run(site, store=store, model=Path(model) if model else None)
     print(report.json().decode() if json else report.table())
     report.demand()
 

@@ -9,6 +9,7 @@ equal byte for byte (SOURCE_DATE_EPOCH); which versions those are is the mirror'
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -59,7 +60,13 @@ def make(root: Path, listing: Path, platform: Platform) -> None:
     words += [f"--dpkgopt=path-include={pattern}" for pattern in _KEPT]
     words += [f"--aptopt={option}" for option in proxies()]
     shown = "dpkg-query --admindir=\"$1\"/var/lib/dpkg -W -f '${Package}=${Version}\\n'"
-    words += [f"--customize-hook={shown} > {listing}", *(f"--customize-hook={line}" for line in _LAST)]
+    # Hooks run as another user where mmdebstrap works in a user namespace; `download` writes as ours.
+    listed = (
+        f'{shown} > "$1"/tmp/listing',
+        f"download /tmp/listing {shlex.quote(str(listing))}",
+        'rm "$1"/tmp/listing',
+    )
+    words += [f"--customize-hook={line}" for line in (*listed, *_LAST)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": EPOCH, "LC_ALL": "C.UTF-8"}
     if os.geteuid() == 0:
         # What a killed run leaves then lies in the unfinished result, which is swept. Others work by user namespaces,

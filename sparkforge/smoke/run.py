@@ -1,4 +1,4 @@
-"""One smoke run: start, wait for the first streamed token, check, stop, remove; then once more as a stranger."""
+"""One smoke run: start, wait for the first streamed token, check, stop, remove; then again as an unknown user."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from sparkforge.core.console import say
 from sparkforge.core.errors import BadInput
 from sparkforge.core.store import Store
 from sparkforge.engine import choose, gpu
-from sparkforge.engine.engine import Engine
 from sparkforge.image.labels import OURS
 from sparkforge.smoke import checks
 from sparkforge.smoke.checks import Check, Verdict, check
@@ -21,7 +20,6 @@ from sparkforge.smoke.regret import regret
 from sparkforge.smoke.report import SmokeReport
 from sparkforge.smoke.sites import Server, Site, last_lines
 from sparkforge.smoke.tiny.make import make
-from sparkforge.smoke.venv_site import VenvSite
 from sparkforge.smoke.waiting import first_token
 
 NAME = "smoke"
@@ -35,9 +33,8 @@ TINY_FLAGS = (
     # The first forward pass has as many tokens as a batch may have; 256 instead of 2048 saves two slow cores 25 s.
     "--max-num-batched-tokens=256",
     "--enforce-eager",
-    # vLLM takes the vocabulary of harmony for granted when it reads model_type gpt_oss, and fetches it from the
-    # network before it serves. Only its chat and responses endpoints ask for the type: the model is chosen by
-    # its architecture, and completions run the same code under either name.
+    # For model_type gpt_oss vLLM fetches harmony's vocabulary from the network before it serves. Only the chat and
+    # responses endpoints look at the type: the model is chosen by its architecture.
     '--hf-overrides={"model_type": "gpt_oss_without_harmony"}',
     # The parser that vLLM takes for gpt-oss wants harmony too; this one takes the whole text as the answer.
     "--reasoning-parser=deepseek_v3",
@@ -66,17 +63,14 @@ class Bounds:
     stop: float = 60.0
 
 
-def smoke_image(
-    store: Store, image: str, engine: str = "auto", *, target: str = "", model: Path | None = None
-) -> SmokeReport:
-    """Smoke an image where an engine holds it; an image of target `serve` gets the GPUs.
+def image_site(store: Store, image: str, engine: str = "auto", *, target: str = "") -> ImageSite:
+    """Where servers of an image start; those of target `serve` get the GPUs.
 
     Args:
-        store: of verdicts on engines and of the tiny model.
+        store: keeps what is known of engines.
         image: tag.
         engine: docker, buildah or auto.
-        target: of the image; the image's own label counts where none is given.
-        model: directory of weights, as in `smoke`.
+        target: of the image; empty takes it from the image's label.
 
     Raises:
         EnvironmentLacks: no engine works, or the image needs a GPU and this machine has none.
@@ -88,50 +82,10 @@ def smoke_image(
     gpus = found.labels(image).get(f"{OURS}target", target) == "serve"
     if gpus:
         gpu.demand(image)
-    return smoke(image, found, store=store, model=model, gpus=gpus)
+    return ImageSite(found, image, gpus=gpus)
 
 
 def smoke(
-    image: str,
-    engine: Engine,
-    *,
-    model: Path | None = None,
-    store: Store | None = None,
-    flags: Sequence[str] = (),
-    gpus: bool = False,
-    bounds: Bounds | None = None,
-) -> SmokeReport:
-    """Start an image, make it speak, check what it says, stop and remove it; then again as uid 12345.
-
-    Args:
-        image: tag or id.
-        engine: that holds it.
-        model: directory of weights; None makes a tiny random gpt-oss and holds its tokens against transformers'.
-        store: where that model is kept; None opens the user's.
-        flags: more words for `vllm serve`.
-        gpus: give the container the GPUs.
-        bounds: how long things may take.
-
-    Raises:
-        BadInput: the model is no directory.
-        SparkforgeError: the engine could not start it. What the server does wrong is in the report.
-    """
-    return look(ImageSite(engine, image, gpus=gpus), model=model, store=store, flags=flags, bounds=bounds)
-
-
-def smoke_venv(
-    venv: Path,
-    *,
-    model: Path | None = None,
-    store: Store | None = None,
-    flags: Sequence[str] = (),
-    bounds: Bounds | None = None,
-) -> SmokeReport:
-    """The same on a virtual environment with vLLM; it runs as the user who calls, so that check is skipped."""
-    return look(VenvSite(venv.absolute()), model=model, store=store, flags=flags, bounds=bounds)
-
-
-def look(
     site: Site,
     *,
     model: Path | None = None,
@@ -139,9 +93,20 @@ def look(
     flags: Sequence[str] = (),
     bounds: Bounds | None = None,
 ) -> SmokeReport:
-    """A smoke run at a site; arguments as `smoke` has them."""
+    """Start a server, make it speak, check what it says, stop and remove it; an image also as uid 12345.
+
+    Args:
+        site: where servers start: `image_site(...)`, or `VenvSite(folder)`.
+        model: directory of weights; None makes a tiny random gpt-oss and compares its tokens with transformers'.
+        store: keeps that model; None opens the user's.
+        flags: more words for `vllm serve`.
+        bounds: how long things may take.
+
+    Raises:
+        BadInput: `model` is not a directory.
+    """
     if model is not None and not model.is_dir():
-        raise BadInput(f"{model} is no directory of weights", do="--model DIRECTORY, or none for a tiny random gpt-oss")
+        raise BadInput(f"{model} is not a directory", do="--model DIRECTORY, or none for a tiny random gpt-oss")
     begun = time.monotonic()
     limits = bounds or Bounds()
     weights = model or make(store or Store.open())
@@ -156,7 +121,7 @@ def look(
         found += [replace(one, name=f"{one.name} as {_STRANGER.partition(':')[0]}") for one in more]
         log = log or more_log
     else:
-        found.append(Check("as another user", Verdict.SKIPPED, "a virtual environment serves as its caller"))
+        found.append(Check("as another user", Verdict.SKIPPED, "a virtual environment serves as the user who calls it"))
     report = SmokeReport(
         site.subject,
         "tiny gpt-oss" if model is None else str(model),
@@ -180,7 +145,7 @@ class _Run:
 
     def once(self, *, user: str | None, tiny: bool) -> tuple[list[Check], str]:
         """Checks of one server from start to end, and the end of its log if one failed."""
-        as_whom = f" once more, as the user {user}, whom it does not know" if user else ""
+        as_whom = f" again as unknown user {user}" if user else ""
         say(f"  starting {self.site.subject}{as_whom}, first token within {self.bounds.start:.0f} s ...")
         begun = time.monotonic()
         server = self.site.start(self.model, self.flags, self.env, user=user)

@@ -11,6 +11,7 @@ import pytest
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.proc import run
 from sparkforge.core.store import Store
+from sparkforge.smoke.container_site import ImageSite
 from sparkforge.smoke.run import Bounds, smoke
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
@@ -96,7 +97,7 @@ def verdicts(report):
 
 def test_two_containers_run_and_are_removed_with_their_volumes(engine, tmp_path):
     engines = engine()
-    report = smoke("an-image", engines, store=Store.open(tmp_path / "store"), bounds=PATIENT)
+    report = smoke(ImageSite(engines, "an-image"), store=Store.open(tmp_path / "store"), bounds=PATIENT)
     assert report.passed, report.table()
     assert [one.launch.user for one in engines.made] == [None, "12345:0"]
     assert {"volume", "volume as 12345", "shutdown as 12345", "regret"} <= verdicts(report).keys()
@@ -107,7 +108,7 @@ def test_two_containers_run_and_are_removed_with_their_volumes(engine, tmp_path)
 
 def test_a_container_gets_the_model_as_its_first_word_and_read_only(engine, tmp_path):
     engines = engine()
-    smoke("an-image", engines, store=Store.open(tmp_path / "store"), flags=["--more=1"], bounds=PATIENT)
+    smoke(ImageSite(engines, "an-image"), store=Store.open(tmp_path / "store"), flags=["--more=1"], bounds=PATIENT)
     launch = engines.made[0].launch
     model, work, volume = launch.mounts
     assert launch.command[0] == model.target
@@ -120,7 +121,7 @@ def test_a_container_gets_the_model_as_its_first_word_and_read_only(engine, tmp_
 def test_a_fault_leaves_no_container_either(engine, tmp_path, fault):
     engines = engine(fault)
     bounds = IMPATIENT if fault == "ignores SIGTERM" else PATIENT
-    report = smoke("an-image", engines, store=Store.open(tmp_path / "store"), bounds=bounds)
+    report = smoke(ImageSite(engines, "an-image"), store=Store.open(tmp_path / "store"), bounds=bounds)
     assert not report.passed
     assert "fake server" in report.log
     assert all(one.removed for one in engines.made)
@@ -129,13 +130,13 @@ def test_a_fault_leaves_no_container_either(engine, tmp_path, fault):
 
 def test_a_volume_that_stays_empty_fails(engine, tmp_path, monkeypatch):
     monkeypatch.setattr("sparkforge.smoke.run.ENV", {"CACHES": "lost"})
-    report = smoke("an-image", engine(), store=Store.open(tmp_path / "store"), bounds=PATIENT)
+    report = smoke(ImageSite(engine(), "an-image"), store=Store.open(tmp_path / "store"), bounds=PATIENT)
     assert verdicts(report)["volume"] == "failed"
 
 
 def test_an_image_without_a_home_is_refused(engine, tmp_path):
     with pytest.raises(CheckFailed, match="HOME"):
-        smoke("an-image", engine(env=()), store=Store.open(tmp_path / "store"), bounds=PATIENT)
+        smoke(ImageSite(engine(env=()), "an-image"), store=Store.open(tmp_path / "store"), bounds=PATIENT)
 
 
 def test_files_of_another_user_are_removed_by_the_engine(engine, tmp_path, monkeypatch):
@@ -149,7 +150,7 @@ def test_files_of_another_user_are_removed_by_the_engine(engine, tmp_path, monke
         remove(path, **words)
 
     monkeypatch.setattr("shutil.rmtree", rmtree)
-    report = smoke("an-image", engines, store=Store.open(tmp_path / "store"), bounds=PATIENT)
+    report = smoke(ImageSite(engines, "an-image"), store=Store.open(tmp_path / "store"), bounds=PATIENT)
     assert report.passed
     assert len(refused) == 2
     sweepers = [one for one in engines.made if one.launch.entrypoint]

@@ -9,7 +9,7 @@ from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.core.store import Store
 from sparkforge.engine import gpu
 from sparkforge.smoke.checks import Verdict
-from sparkforge.smoke.run import Bounds, look, smoke_image, smoke_venv
+from sparkforge.smoke.run import Bounds, image_site, smoke
 from sparkforge.smoke.venv_site import VenvSite
 
 PATIENT = Bounds(start=60.0, silence=60.0, stop=60.0)  # whatever else the machine does
@@ -28,7 +28,7 @@ def verdicts(report):
 
 def test_a_right_server_passes_and_nothing_stays(fake_venv, store, monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    report = smoke_venv(fake_venv(), store=store, bounds=PATIENT)
+    report = smoke(VenvSite(fake_venv()), store=store, bounds=PATIENT)
     assert report.passed, report.table()
     report.demand()
     assert verdicts(report) == {
@@ -62,7 +62,7 @@ def test_a_right_server_passes_and_nothing_stays(fake_venv, store, monkeypatch, 
     ],
 )
 def test_a_fault_fails_its_check_and_shows_the_log(fake_venv, store, capsys, fault, failing):
-    report = smoke_venv(fake_venv(fault), store=store, bounds=IMPATIENT if fault in NEVER_GONE else PATIENT)
+    report = smoke(VenvSite(fake_venv(fault)), store=store, bounds=IMPATIENT if fault in NEVER_GONE else PATIENT)
     assert not report.passed
     assert verdicts(report)[failing] == "failed"
     assert failing in report.summary.partition("FAILED: ")[2]
@@ -73,29 +73,29 @@ def test_a_fault_fails_its_check_and_shows_the_log(fake_venv, store, capsys, fau
 
 
 def test_tokens_of_another_model_fail(fake_venv, store):
-    report = smoke_venv(fake_venv(regret=0.5), store=store, bounds=PATIENT)
+    report = smoke(VenvSite(fake_venv(regret=0.5)), store=store, bounds=PATIENT)
     assert verdicts(report)["regret"] == "failed"
 
 
 def test_a_server_that_never_speaks_is_given_up(fake_venv, store):
-    report = smoke_venv(fake_venv("silent"), store=store, bounds=Bounds(start=1.5, stop=1.0))
+    report = smoke(VenvSite(fake_venv("silent")), store=store, bounds=Bounds(start=1.5, stop=1.0))
     assert [(one.name, one.verdict) for one in report.checks[:-1]] == [("first token", Verdict.FAILED)]
 
 
 def test_given_weights_are_served_without_a_reference(fake_venv, tmp_path):
-    report = smoke_venv(fake_venv(), model=tmp_path, bounds=PATIENT)
+    report = smoke(VenvSite(fake_venv()), model=tmp_path, bounds=PATIENT)
     assert report.passed
     assert "regret" not in verdicts(report)
 
 
 def test_weights_that_are_not_there_are_refused(fake_venv, tmp_path):
     with pytest.raises(BadInput):
-        smoke_venv(fake_venv(), model=tmp_path / "none", bounds=PATIENT)
+        smoke(VenvSite(fake_venv()), model=tmp_path / "none", bounds=PATIENT)
 
 
 def test_a_directory_without_vllm_is_refused(tmp_path):
     with pytest.raises(BadInput):
-        smoke_venv(tmp_path)
+        VenvSite(tmp_path)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Users(VenvSite):
 def test_a_second_server_runs_as_a_stranger(fake_venv, store, monkeypatch):
     asked = []
     monkeypatch.setattr(Users, "asked_for", asked, raising=False)
-    report = look(Users(fake_venv()), store=store, bounds=PATIENT)
+    report = smoke(Users(fake_venv()), store=store, bounds=PATIENT)
     assert report.passed
     assert asked == [None, "12345:0"]
     assert {"first token as 12345", "completion as 12345", "shutdown as 12345"} <= verdicts(report).keys()
@@ -142,9 +142,8 @@ def test_an_image_that_needs_a_gpu_is_refused_before_anything_starts(monkeypatch
     monkeypatch.setattr(gpu, "DEV", tmp_path)
     monkeypatch.setattr(gpu, "DRIVER", tmp_path)
     monkeypatch.setattr("sparkforge.smoke.run.choose.find", lambda *_: Holder(label))
-    monkeypatch.setattr("sparkforge.smoke.run.smoke", lambda *_, **__: pytest.fail("it was started"))
     with pytest.raises(EnvironmentLacks, match="needs an NVIDIA GPU") as lacks:
-        smoke_image(None, "an-image", target=target)
+        image_site(None, "an-image", target=target)
     assert lacks.value.status == 3
 
 
@@ -153,5 +152,4 @@ def test_an_image_of_target_serve_gets_the_gpus(monkeypatch, tmp_path, label, gp
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr(gpu, "DEV", tmp_path)
     monkeypatch.setattr("sparkforge.smoke.run.choose.find", lambda *_: Holder(label))
-    monkeypatch.setattr("sparkforge.smoke.run.smoke", lambda *_, gpus, **__: gpus)
-    assert smoke_image(None, "an-image") is gpus
+    assert image_site(None, "an-image").gpus is gpus

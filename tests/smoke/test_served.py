@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 
 from sparkforge.core.store import Store
-from sparkforge.smoke.run import look, smoke_venv
+from sparkforge.smoke.run import smoke
 from sparkforge.smoke.venv_site import VenvSite
 
 pytestmark = pytest.mark.slow
 
 
 def test_vllm_passes(cpu_venv, tmp_path):
-    report = smoke_venv(cpu_venv, store=Store.open(tmp_path))
+    report = smoke(VenvSite(cpu_venv), store=Store.open(tmp_path))
     print(report.table())
     report.demand()
     assert [one.name for one in report.checks] == [
@@ -41,6 +41,6 @@ def test_vllm_with_a_planted_fault_fails_by_regret_alone(cpu_venv, tmp_path, fau
     def plant(model):
         return faults["experts shuffled in one layer"](model, tmp_path / "faulty")
 
-    report = look(Faulty(cpu_venv, plant=plant), store=Store.open(tmp_path / "store"))
+    report = smoke(Faulty(cpu_venv, plant=plant), store=Store.open(tmp_path / "store"))
     print(report.table())
     assert [one.name for one in report.checks if one.verdict.value == "failed"] == ["regret"]
