@@ -108,7 +108,7 @@ def profiles(_: Context, name: str = "", parts: str = "soaked", json: bool = Fal
 
 
 def _as_json(command: Any, services: Any, tag: str) -> dict[str, Any]:
-    from sparkforge.serving import figures, render
+    from sparkforge.serving import profile_table, render
 
     return {
         "profile": command.profile.name,
@@ -117,7 +117,7 @@ def _as_json(command: Any, services: Any, tag: str) -> dict[str, Any]:
         "off": command.off,
         "env": command.env,
         "words": command.words,
-        "predicted": figures.figures(command),
+        "predicted": profile_table.figures(command),
         "containers": [
             {"name": one.name, "argv": render.argv(one), "shell": render.shell(one), "compose": render.compose(one)}
             for one in services

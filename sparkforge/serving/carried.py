@@ -1,4 +1,4 @@
-"""The profiles as an image carries them, for an entrypoint that knows no YAML and no types."""
+"""profiles.json of an image: its profiles in a form that the entrypoint reads without YAML and types."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FORMAT = 1
 def of_image(stack: str, target: Target, known: Catalogue | None = None) -> dict[str, Any]:
     """Content of /opt/sparkforge/profiles.json: the profiles of a stack for a target, and which is the default.
 
-    Words stand in groups, a flag with its values, so that a user's flag can take the place of a profile's. `env` holds
-    for every command: the kernels of the default profile's soaked parts.
+    Words are grouped, a flag with its values, so that a user's flag can replace a profile's. `env` goes to every
+    command: it names the kernels of the default profile's soaked parts.
 
     Raises:
         BadInput: a profile is not valid.

@@ -13,7 +13,7 @@ from sparkforge.serving.profile import Flags, Part, Profile
 
 PROFILES = RECIPES / "profiles"
 PARTS = "parts"
-# What the renderer or the entrypoint says itself.
+# Flags that other keys or the command line set.
 _OURS = {
     "model": "model",
     "revision": "revision",
@@ -58,7 +58,7 @@ class Catalogue:
 
 
 def catalogue(folder: Path = PROFILES) -> Catalogue:
-    """Read and hold against each other all profiles of a folder.
+    """Read all profiles of a folder and check them against each other.
 
     Raises:
         BadInput: a file is not valid; names it and the key.
@@ -68,9 +68,9 @@ def catalogue(folder: Path = PROFILES) -> Catalogue:
     for name, part in parts.items():
         _flags(of_parts, f"{name}.flags", part.flags)
         if not part.flags and not part.env:
-            _refuse(of_parts, f"{name}: it sets nothing; `flags` or `env`")
+            _refuse(of_parts, f"{name}: it sets neither `flags` nor `env`")
         if part.held_back and part.soak is None:
-            _refuse(of_parts, f"{name}.held_back: a part without a soak is off anyhow")
+            _refuse(of_parts, f"{name}.held_back: a part without a soak is off anyway")
     profiles = {}
     for path in sorted(folder.glob("*.yaml")):
         if path != of_parts:
@@ -83,7 +83,7 @@ def catalogue(folder: Path = PROFILES) -> Catalogue:
 
 
 def together(parts: Sequence[Part]) -> frozenset[str]:
-    """Soaked paths that every part that is on took, as `result: check`; one empty word where none is on."""
+    """Soaks that cover all parts that are on, as `result: check`; one empty word if no part is on."""
     soaks = [part.soak for part in parts if part.soak is not None and part.on]
     taken = [frozenset(f"{soak.result}: {check}" for check in soak.checks) for soak in soaks]
     return frozenset.intersection(*taken) if taken else frozenset([""])
@@ -109,12 +109,12 @@ def _parts(path: Path, profile: Profile, parts: Mapping[str, Part]) -> None:
         if name not in parts:
             _refuse(path, f"parts[{here}]: there is no {name!r}; parts: {', '.join(parts)}")
         if name in profile.parts[:here]:
-            _refuse(path, f"parts[{here}]: {name!r} stands twice")
+            _refuse(path, f"parts[{here}]: {name!r} is named twice")
         both = (profile.flags.keys() & parts[name].flags.keys()) | (profile.env.keys() & parts[name].env.keys())
         if both:
-            _refuse(path, f"{', '.join(sorted(both))}: part {name} sets it too; say it in one place")
+            _refuse(path, f"{', '.join(sorted(both))}: part {name} sets it too; set it in one place")
     if not together([parts[name] for name in profile.parts]):
-        _refuse(path, "parts: those that are on were never soaked together; no path is named by all of them")
+        _refuse(path, "parts: those that are on were never soaked together; no soak covers all of them")
 
 
 def _container(path: Path, profile: Profile) -> None:
@@ -130,7 +130,7 @@ def _container(path: Path, profile: Profile) -> None:
 def _flags(path: Path, key: str, flags: Flags) -> None:
     for flag, value in flags.items():
         if flag in _OURS:
-            _refuse(path, f"{key}.{flag}: that is said by {_OURS[flag]}")
+            _refuse(path, f"{key}.{flag}: it is set by {_OURS[flag]}")
         if flag.startswith("no-"):
             _refuse(path, f"{key}.{flag}: say `{flag.removeprefix('no-')}: false`")
         if isinstance(value, list | dict) and not value:

@@ -18,11 +18,11 @@ Env = dict[Variable, str]
 
 
 class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where something was seen.
+    """Checks of a result.
 
     Attributes:
         result: a file in results/, relative to the checkout.
-        checks: names of its checks.
+        checks: their names.
     """
 
     result: str
@@ -30,17 +30,17 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A setting that decides which kernels run, and what is known of it.
+    """A setting that decides which kernels run, and its evidence.
 
     Attributes:
         summary: one line for people.
         rows: of the README's feature table.
-        unproved: what nobody has shown.
+        unproved: what nobody has shown yet.
         flags: of `vllm serve`.
         env: variables.
-        soak: soaked paths; a part without any is off until it is asked for.
-        held_back: why it is off all the same, where it was soaked (`off` would be a boolean to YAML).
-        shown: other results.
+        soak: passed soaks; a part without any is off by default.
+        held_back: why a soaked part is off by default all the same (YAML reads `off` as a boolean).
+        shown: other evidence.
         modules: of FlashInfer that it needs and that are compiled ahead of time; `*` stands for any text.
     """
 
@@ -56,7 +56,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def on(self) -> bool:
-        """Whether it is on where nobody asks."""
+        """Whether it is on by default."""
         return self.soak is not None and not self.held_back
 
 

@@ -1,4 +1,4 @@
-"""A service as a `docker run` to paste, as words to run, and as a compose file."""
+"""A service as a `docker run` to paste, as words, and as a compose file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Line = tuple[str | Word, ...]
 
 
 def shell(service: Service) -> str:
-    """Commands for a POSIX shell: folders that Docker would make as root, then `docker run`, one option a line."""
+    """POSIX shell: make the folders that Docker would make as root, then `docker run`, one option a line."""
     lines = ["docker run --rm", *(_shelled(line) for line in _options(service)), shlex.quote(service.image)]
     lines += [_shelled(group) for group in service.words]
     made = [f"mkdir -p {_shelled((one.source,))}" for one in service.mounts if one.make]
@@ -121,5 +121,5 @@ def _quoted(word: str | Word) -> str:
 
 
 def _dollar(text: str) -> str:
-    """Text in which compose replaces nothing."""
+    """Escaped, so that compose replaces nothing in it."""
     return text.replace("$", "$$")

@@ -62,10 +62,10 @@ class ServingImage:
 
 
 def changed(profile: Profile, *, port: int = 0, nodes: str = "", link: str = "", hca: str = "") -> Profile:
-    """A profile with what is this machine's own.
+    """A profile with the settings of this machine.
 
     Args:
-        profile: as it stands in its file.
+        profile: as in its file.
         port: of the server, 0 for the profile's.
         nodes: addresses of two machines with a comma between; the profile's where empty.
         link: network interface between them, likewise.
@@ -75,7 +75,7 @@ def changed(profile: Profile, *, port: int = 0, nodes: str = "", link: str = "",
         BadInput: a port that is none, one address, or nodes for a profile of one machine.
     """
     if not 0 <= port < 2**16:
-        raise BadInput(f"--port {port} is no port", do="--port 8000")
+        raise BadInput(f"--port {port} is not a port", do="--port 8000")
     if port:
         profile = msgspec.structs.replace(profile, container=msgspec.structs.replace(profile.container, port=port))
     if not (nodes or link or hca):
@@ -103,7 +103,7 @@ def address(host: str) -> str:
     try:
         return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host))
     except ValueError as wrong:
-        raise BadInput(f"--host {host} is no IP address", do="--host 127.0.0.1, or 0.0.0.0 for all") from wrong
+        raise BadInput(f"--host {host} is not an IP address", do="--host 127.0.0.1, or 0.0.0.0 for all") from wrong
 
 
 def find(profile: Profile, *, tag: str = "", target: Target | None = None) -> ServingImage:
@@ -154,7 +154,7 @@ def _named(profile: Profile, docker: Docker, tag: str) -> ServingImage:
     of_it = next((known for known in profile.targets if known == target), None)
     if of_it is None or said.get(f"{OURS}stack", profile.stack) != profile.stack:
         raise BadInput(
-            f"{tag} is no image for {profile.name}",
+            f"{tag} is not an image for {profile.name}",
             why=f"it is {said.get(f'{OURS}stack')} {target}; wanted: {profile.stack} {' or '.join(profile.targets)}",
             do="invoke profiles",
         )

@@ -1,4 +1,4 @@
-"""A container that serves a profile: everything that `docker run` and a compose file say, before either says it."""
+"""A container that serves a profile, before it becomes a launch, a `docker run` or a compose file."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KEY = "VLLM_API_KEY"  # vLLM's own: clients must send it as a bearer token
 PASSED = ("HF_TOKEN", "HF_HUB_OFFLINE", KEY)
 LOOPBACK = "127.0.0.1"
 _ENTRYPOINT = "/opt/sparkforge/entrypoint"
-# Ray's store of objects: vLLM passes messages beside it, and a share of the memory is what Ray would take.
+# Bytes of Ray's object store. vLLM does not need it, and by default Ray takes a share of the memory.
 _OBJECTS = 1_000_000_000
 
 
 @dataclass(frozen=True)
 class Word:
-    """A word that depends on who runs it.
+    """A word with a spelling for each place that it goes to.
 
     Attributes:
         shell: for a shell, inside double quotes.
@@ -54,7 +54,7 @@ class Mount:
     Attributes:
         source: the folder, or the volume's name.
         target: in the container.
-        volume: which of both.
+        volume: whether it is a volume.
         read_only: whether the container may not write.
         make: make the folder first; Docker would make it as root's.
     """
@@ -74,9 +74,9 @@ class Service:
         name: of the container.
         image: its tag.
         gpus: give it all GPUs.
-        container: what the profile says of it.
+        container: options of the profile.
         env: variables.
-        mounts: what it sees of the host.
+        mounts: folders and volumes.
         words: after the image's name, a group for each line.
         note: for people: where and when to run it.
         host: address of this machine on which its port is published.
@@ -112,13 +112,13 @@ def services(
     host: str = LOOPBACK,
     key_file: Path | None = None,
 ) -> tuple[Service, ...]:
-    """The container of a profile, or those of its machines, in the order in which they are started.
+    """The container of a profile, or one for each of its machines in the order of their start.
 
     Args:
         command: what the profile runs.
         image: tag.
         target: of the image; `serve` gets the GPUs.
-        model: folder on this machine where the profile's model is one.
+        model: folder on this machine, for a profile whose model is a folder.
         host: address of this machine on which the server is reached.
         key_file: that holds the API key.
     """
@@ -210,7 +210,7 @@ def _machines(one: Service, command: Command, cluster: Cluster) -> tuple[Service
 
 
 def _link(cluster: Cluster, address: str) -> dict[str, str]:
-    """What makes Ray, NCCL, Gloo and UCX use the link."""
+    """Variables that make Ray, NCCL, Gloo and UCX use the link."""
     return {
         "VLLM_HOST_IP": address,
         "NCCL_SOCKET_IFNAME": cluster.link,

@@ -17,12 +17,12 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Command:
-    """What a profile runs.
+    """The command of a profile.
 
     Attributes:
-        profile: it.
-        on: names of the parts that are on, in the profile's order.
-        off: names of the others.
+        profile: the profile.
+        on: parts that are on, in the profile's order.
+        off: the other parts.
         groups: the words after the model, a group for each flag.
         env: variables.
     """
@@ -40,12 +40,12 @@ class Command:
 
 
 def command(known: Catalogue, profile: Profile, parts: str = SOAKED, *, bare: bool = False) -> Command:
-    """What a profile runs with some of its parts.
+    """The command of a profile with some of its parts.
 
     Args:
-        known: where its parts stand.
-        profile: to run.
-        parts: `soaked`, `all`, or names of parts that are to be on beside the soaked ones, with commas between.
+        known: holds its parts.
+        profile: the profile.
+        parts: `soaked`, `all`, or names of parts to turn on besides the soaked ones, with commas between.
         bare: without any part.
 
     Raises:
@@ -63,9 +63,9 @@ def command(known: Catalogue, profile: Profile, parts: str = SOAKED, *, bare: bo
 
 
 def with_users(command: Command, words: Sequence[str]) -> Command:
-    """The same with a user's words behind; a flag of the profile that they name as well goes.
+    """Append a user's words; they replace the profile's words for the same flag.
 
-    Under another spelling it stays, and the last one counts for vLLM's parser: the user's.
+    A flag that the user spells otherwise stays twice: vLLM's parser takes the last one, which is the user's.
     """
     users: list[list[str]] = []
     for word in words:
@@ -90,7 +90,7 @@ def _on(profile: Profile, of_it: Mapping[str, Part], parts: str) -> tuple[str, .
 
 
 def _said(profile: Profile) -> list[tuple[str, ...]]:
-    """Groups for what a profile says by keys of its own."""
+    """Words for the keys of a profile that are not flags."""
     found: list[tuple[str, ...]] = []
     if profile.revision is not None:
         found.append(("--revision", profile.revision))

@@ -1,4 +1,4 @@
-"""The checks of a serving image, each a function from what was seen to a verdict."""
+"""The checks of a server, each a function that ends in a verdict."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from enum import StrEnum
 from sparkforge.core.errors import CheckFailed
 from sparkforge.smoke.client import Client, Completion
 
-# Fewer tokens than a block of the prefix cache (16): a repeated prompt is then computed anew, in the same
-# order, and must give the same tokens. One that comes from the cache is added up in another order, and on
-# near ties may rightly give others.
+# Fewer tokens than a block of the prefix cache (16): a repeated prompt is then computed again, in the same order, and
+# must give the same tokens. A prompt from the cache is summed in another order, and may give others at near-ties.
 PROMPT = "The smith looks at the metal and"
 _RENDERED = "<|start|>user<|message|>{}<|end|><|start|>assistant"  # by the chat template of the tiny model
 _BLOCK = 16
 _REPEATS = 3
-# A signal that Python does not catch ends a process with 128 + its number. vLLM catches SIGTERM, shuts its
-# engine down and ends with 0; a server that has to be told by the default handler lost its children.
+# vLLM catches SIGTERM, shuts its engine down and ends with 0. Another status means that its children were lost.
 _CLEAN = 0
 _TRACEBACK = re.compile(r"^.*Traceback \(most recent call last\):", re.MULTILINE)
 
@@ -49,7 +47,7 @@ class Check:
 
 
 def check(name: str, look: Callable[[], tuple[str, dict[str, float]]]) -> Check:
-    """Verdict of a function that returns what it saw, or raises `CheckFailed`."""
+    """Run a function that returns what it saw or raises `CheckFailed`; the verdict."""
     try:
         said, numbers = look()
     except CheckFailed as failed:
@@ -75,7 +73,7 @@ def streamed(client: Client, tokens: int) -> Check:
         made = client.stream(PROMPT, tokens)
         counted = count(made, tokens)
         if len(made.chunks) < min(tokens, 2):
-            raise CheckFailed("a stream that comes in one piece", why=f"{tokens} tokens were asked for")
+            raise CheckFailed("the stream came in one piece", why=f"{tokens} tokens were asked for")
         same(client.complete(PROMPT, tokens), made, "the streamed completion")
         numbers = {"tokens": counted, "pieces": len(made.chunks), "first_token_seconds": made.chunks[0]}
         return f"{counted} tokens in {len(made.chunks)} pieces, the same text as in one reply", numbers
@@ -106,7 +104,7 @@ def repeated(client: Client, tokens: int) -> Check:
             same(first, client.complete(PROMPT, tokens), f"repetition {turn} at temperature 0")
         if first.usage and first.usage.prompt_tokens >= _BLOCK:
             raise CheckFailed(
-                f"a prompt of {first.usage.prompt_tokens} tokens cannot show determinism",
+                f"a prompt of {first.usage.prompt_tokens} tokens is too long to show determinism",
                 why=f"from {_BLOCK} on it may come from the prefix cache",
             )
         return f"{_REPEATS} times the same {tokens} tokens", {"repetitions": _REPEATS}
@@ -115,7 +113,7 @@ def repeated(client: Client, tokens: int) -> Check:
 
 
 def count(made: Completion, tokens: int) -> int:
-    """Tokens of a completion from its `usage`, held against all else that says how many there are.
+    """Tokens of a completion from its `usage`, compared with every other count in the reply.
 
     Raises:
         CheckFailed: there is no usage, or something disagrees with it.
@@ -139,7 +137,7 @@ def count(made: Completion, tokens: int) -> int:
 
 
 def same(one: Completion, other: Completion, what: str) -> None:
-    """Hold two completions against each other.
+    """Compare two completions.
 
     Raises:
         CheckFailed: text or tokens differ; names the first place.
@@ -148,14 +146,14 @@ def same(one: Completion, other: Completion, what: str) -> None:
     place = next((place for place, (left, right) in pairs if left != right), None)
     if place is not None:
         raise CheckFailed(
-            f"{what} is another", why=f"token {place} is {other.tokens[place]}, it was {one.tokens[place]}"
+            f"{what} differs from the first", why=f"token {place} is {other.tokens[place]}, it was {one.tokens[place]}"
         )
     if one.text != other.text or len(one.tokens) != len(other.tokens):
-        raise CheckFailed(f"{what} is another", why=f"{other.text[:60]!r} instead of {one.text[:60]!r}")
+        raise CheckFailed(f"{what} differs from the first", why=f"{other.text[:60]!r} instead of {one.text[:60]!r}")
 
 
 def kept(unwritten: str) -> Check:
-    """What the server compiles and fetches goes to the volume that it was given, as whatever user it runs."""
+    """What the server compiles and fetches is kept on its volume, whichever user it runs as."""
 
     def look() -> tuple[str, dict[str, float]]:
         if unwritten:

@@ -7,19 +7,22 @@ A reply is typed as it comes in: status 200 with a body that lacks `choices`, a 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import requests
 
 from sparkforge.core.errors import CheckFailed
 
-_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 _CONNECT_SECONDS = 5.0
 _EXCERPT = 300
 _OK = 200
+
+
+_Kind = TypeVar("_Kind", bound="_Choice | _Turn")
+_Any = TypeVar("_Any")
 
 
 class BadReply(CheckFailed):
@@ -38,6 +41,10 @@ class Usage(msgspec.Struct, frozen=True):
     total_tokens: int
 
 
+class _Message(msgspec.Struct, frozen=True):
+    content: str
+
+
 class _Choice(msgspec.Struct, frozen=True):
     text: str
     finish_reason: str | None = None
@@ -45,24 +52,15 @@ class _Choice(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int] | None = None
 
 
-class _Body(msgspec.Struct, frozen=True):
-    choices: list[_Choice]
-    usage: Usage | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    role: str
-    content: str
-
-
 class _Turn(msgspec.Struct, frozen=True):
     message: _Message
     finish_reason: str | None = None
     token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
-class _Chat(msgspec.Struct, frozen=True):
-    choices: list[_Turn]
+class _Body(msgspec.Struct, Generic[_Kind], frozen=True):
+    choices: list[_Kind]
     usage: Usage | None = None
 
 
@@ -114,18 +112,8 @@ class Client:
         """
         begun = time.monotonic()
         with self._completion(prompt, tokens, stream=False) as reply:
-            body = _parsed(_read(reply), _Body)
-        if not body.choices:
-            raise BadReply("status 200 with an empty `choices`")
-        choice = body.choices[0]
-        return Completion(
-            choice.text,
-            choice.finish_reason,
-            body.usage,
-            tuple(choice.token_ids or ()),
-            tuple(choice.prompt_token_ids or ()),
-            (time.monotonic() - begun,),
-        )
+            body = _parsed(_read(reply), _Body[_Choice])
+        return _whole(body, lambda choice: choice.text, time.monotonic() - begun)
 
     def chat(self, text: str, tokens: int) -> Completion:
         """Exactly `tokens` greedy tokens of an answer to one message of a user, in one reply.
@@ -136,12 +124,8 @@ class Client:
         """
         begun = time.monotonic()
         with self._post("chat/completions", {"messages": [{"role": "user", "content": text}]}, tokens) as reply:
-            body = _parsed(_read(reply), _Chat)
-        if not body.choices:
-            raise BadReply("status 200 with an empty `choices`")
-        turn = body.choices[0]
-        said, seconds = turn.message.content, time.monotonic() - begun
-        return Completion(said, turn.finish_reason, body.usage, tuple(turn.token_ids or ()), chunks=(seconds,))
+            body = _parsed(_read(reply), _Body[_Turn])
+        return _whole(body, lambda turn: turn.message.content, time.monotonic() - begun)
 
     def stream(self, prompt: str | Sequence[int], tokens: int) -> Completion:
         """The same, streamed and put together; `chunks` says when the pieces came.
@@ -158,7 +142,7 @@ class Client:
         finish, usage = None, None
         with self._completion(prompt, tokens, stream=True) as reply:
             for event in events(reply):
-                body = _parsed(event, _Body)
+                body = _parsed(event, _Body[_Choice])
                 usage = body.usage or usage
                 for choice in body.choices:
                     texts.append(choice.text)
@@ -198,6 +182,14 @@ class Client:
         return reply
 
 
+def _whole(body: _Body[_Kind], text: Callable[[_Kind], str], seconds: float) -> Completion:
+    if not body.choices:
+        raise BadReply("status 200 with an empty `choices`")
+    choice = body.choices[0]
+    ids, prompt = tuple(choice.token_ids or ()), tuple(choice.prompt_token_ids or ())
+    return Completion(text(choice), choice.finish_reason, body.usage, ids, prompt, (seconds,))
+
+
 def events(reply: requests.Response) -> Iterator[bytes]:
     """Data of each server-sent event, `[DONE]` required as the last one and not given out.
 
@@ -230,7 +222,7 @@ def _read(reply: requests.Response) -> bytes:
         raise NoReply("the reply broke off", why=_reason(lost)) from lost
 
 
-def _parsed(data: bytes, kind: type[_Kind]) -> _Kind:
+def _parsed(data: bytes, kind: type[_Any]) -> _Any:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as wrong:

@@ -1,4 +1,4 @@
-"""Servers in containers of one image, whichever engine holds it."""
+"""Servers in containers of one image, in any engine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ImageSite:
         words = self.engine.config(self.image).get("Env")
         known = dict(str(word).split("=", 1) for word in words) if isinstance(words, list) else {}
         if "HOME" not in known:
-            raise CheckFailed(f"{self.image} names no HOME", why="a user without a passwd entry then has none")
+            raise CheckFailed(f"{self.image} sets no HOME", why="a user without a passwd entry then has none")
         return known["HOME"]
 
 
@@ -97,7 +97,7 @@ class ImageServer:
         return self.container.exec([_PYTHON, f"{_WORK}/{REFERENCE.name}", f"{_WORK}/{REQUEST}"]).out
 
     def unwritten(self) -> str:
-        """What the entrypoint says of a cache that it cannot write, or that the volume is empty."""
+        """What the entrypoint says about a cache that it cannot write, or that the volume is empty."""
         refused = [line for line in self.logs().splitlines() if "cannot be written" in line]
         return refused[0] if refused else "" if any(self.mounts[-1].source.iterdir()) else "the volume is empty"
 

@@ -1,4 +1,4 @@
-"""What a smoke run found: a value, a table for people, JSON for programs."""
+"""The report of a smoke run: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkforge.smoke.checks import Check, Verdict
 
 @dataclass(frozen=True)
 class SmokeReport:
-    """What a smoke run found.
+    """The report of a smoke run.
 
     Attributes:
         subject: image or virtual environment.
@@ -52,7 +52,7 @@ class SmokeReport:
         return table(("check", "verdict", "what was seen"), rows)
 
     def demand(self) -> None:
-        """Nothing, or the first failure with the server's last lines.
+        """Raise if a check failed, with the server's last lines.
 
         Raises:
             CheckFailed: a check failed.

@@ -1,4 +1,4 @@
-"""What smoke asks of a place where a server can run, and of the server that was started there."""
+"""Places where a server can run, and servers that were started there, as smoke sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REQUEST = "request.json"
 _FAULT = re.compile(
     r"Traceback \(most recent call last\)|\b(?:ERROR|CRITICAL)\b|Fatal Python error|Segmentation fault|terminate called"
 )
-# The process that speaks HTTP: it traces a request that it refuses too, and it learns of a fault after all others.
+# The process that speaks HTTP: it also traces requests that it refuses, and it is the last to learn of a fault.
 _SPEAKER = re.compile(r"(?:\x1b\[[0-9;]*m)*\(APIServer pid=\d+\)")
 _WIDTH = 400  # an engine that ends says its whole configuration in a line
 
@@ -42,7 +42,7 @@ class Server(Protocol):
         """Run the regret reference with the server's own Python."""
 
     def unwritten(self) -> str:
-        """Why its fresh volume for caches stayed unused; empty when it was used, or there is none."""
+        """Why its fresh volume for caches stayed empty; an empty string if it did not, or there is none."""
 
     def stop(self, *, grace: float) -> int | None:
         """SIGTERM; the exit status, or None when something of it still ran after `grace` seconds (killed then)."""
@@ -56,7 +56,7 @@ class Site(Protocol):
 
     @property
     def subject(self) -> str:
-        """What is being looked at, for people."""
+        """Image or virtual environment, for people."""
 
     @property
     def users(self) -> bool:
@@ -81,7 +81,7 @@ def last_lines(log: str, count: int = 40) -> str:
 def fault_lines(log: str, count: int = 40) -> str:
     """The end of a server's log, and before it the first fault of an engine or a worker, up to `count` lines of each.
 
-    When an engine ends, each request under way is traced after it, and what ended it is no more in the last lines.
+    When an engine ends, every open request is traced after it, which pushes the cause out of the last lines.
     """
     lines = [line if len(line) <= _WIDTH else f"{line[:_WIDTH]} ..." for line in log.rstrip().splitlines()]
     last = max(0, len(lines) - count)

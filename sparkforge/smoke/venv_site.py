@@ -35,7 +35,7 @@ class VenvSite:
 
     def __post_init__(self) -> None:
         if not (self.venv / "bin" / "vllm").is_file():
-            raise BadInput(f"{self.venv} is no virtual environment with vLLM", why="bin/vllm is not there")
+            raise BadInput(f"{self.venv} is not a virtual environment with vLLM", why="it has no bin/vllm")
 
     @property
     def subject(self) -> str:
@@ -96,7 +96,7 @@ class VenvServer:
         return run(words, env=self.env, cwd=self.scratch, timeout=_REFERENCE_SECONDS).out
 
     def unwritten(self) -> str:
-        """Nothing: its home directory is our own."""
+        """Always empty: its home directory is ours."""
         return ""
 
     def stop(self, *, grace: float) -> int | None:

@@ -1,4 +1,4 @@
-"""Waiting for a server's first token, with news of what it does meanwhile."""
+"""Wait for a server's first token, and say meanwhile what it does."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NEWS_LENGTH = 120
 # What vLLM puts in front of what it says: "(EngineCore pid=79) ", then "INFO 11-20 13:44:54 [core.py:306] ".
 _WHO = re.compile(r"^\([^()]* pid=\d+\) ?")
 _WHEN = re.compile(r"^(?:DEBUG|INFO|ERROR|CRITICAL)\s+\d\d-\d\d \d\d:\d\d:\d\d (?:\[[^\]]*\] ?)?")
-# Advice, which stands for nothing that is being done: `WARNING ...` of vLLM, `W1120 13:44:06.57 8820 ...` of torch, and
-# what vLLM says every minute when a process waits for another one, which is the one to hear of.
+# No news: `WARNING ...` of vLLM, `W1120 13:44:06.57 8820 ...` of torch, and what a process of vLLM says every minute
+# while it waits for another one.
 _ADVICE = re.compile(r"^(?:WARNING\b|\[?W\d{4} |No available shared memory broadcast block)")
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _WORD = re.compile(r"[A-Za-z]{3}")  # a banner of blocks and an empty line behind a process's name have none
@@ -47,7 +47,9 @@ def first_token(server: Server, name: str, begun: float, bound: float) -> tuple[
             made = Client(server.base, name, timeout=left).stream(PROMPT, 2)
         except NoReply as silent:
             if not server.alive():
-                raise CheckFailed("the server ended before it spoke", why=last_lines(server.logs(), 5)) from silent
+                raise CheckFailed(
+                    "the server ended before its first token", why=last_lines(server.logs(), 5)
+                ) from silent
         else:
             seconds = asked + made.chunks[0] - begun
             return f"first streamed token {seconds:.1f} s after the start", {"seconds": seconds}
@@ -58,7 +60,7 @@ def first_token(server: Server, name: str, begun: float, bound: float) -> tuple[
 
 
 def news(log: str) -> str:
-    """The last thing that a server said of its work, without the process, the time and the source line before it."""
+    """The last line of a log that tells of work, without process, time and source line."""
     for line in reversed(log.splitlines()):
         said = _WHEN.sub("", _WHO.sub("", _COLOUR.sub("", line))).strip()
         if _WORD.search(said) and not _ADVICE.match(said):

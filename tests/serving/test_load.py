@@ -53,10 +53,10 @@ def test_what_the_issue_names_is_there(known):
         ({"default_of": ["serve", "cpu"]}, "default_of: cpu is not among its targets"),
         ({"default_of": []}, "default_of: serve is named by none"),
         ({"parts": ["marlin"]}, "parts[0]: there is no 'marlin'; parts: marlin-moe, dense-mxfp4"),
-        ({"parts": ["marlin-moe", "marlin-moe"]}, "parts[1]: 'marlin-moe' stands twice"),
+        ({"parts": ["marlin-moe", "marlin-moe"]}, "parts[1]: 'marlin-moe' is named twice"),
         ({"parts": ["marlin-moe", "flashinfer-attention", "n-gram", "fp8-kv"]}, "were never soaked together"),
         ({"flags": {"--max-model-len": 1}}, "flags"),
-        ({"flags": {"port": 1}}, "flags.port: that is said by container.port"),
+        ({"flags": {"port": 1}}, "flags.port: it is set by container.port"),
         ({"flags": {"no-enable-prefix-caching": True}}, "say `enable-prefix-caching: false`"),
         ({"flags": {"kv-cache-dtype": "fp8"}}, "kv-cache-dtype: part fp8-kv sets it too"),
         ({"flags": {"hf-overrides": {}}}, "flags.hf-overrides: it is empty"),
@@ -83,7 +83,7 @@ def test_a_cluster_needs_the_hosts_network(folder):
 @pytest.mark.parametrize(
     ("part", "said"),
     [
-        ({"summary": "x", "rows": [], "unproved": "y"}, "it sets nothing"),
+        ({"summary": "x", "rows": [], "unproved": "y"}, "it sets neither"),
         ({"summary": "x", "rows": [], "flags": {"a": 1}}, "required field `unproved`"),
         ({"summary": "x", "rows": [], "flags": {"a": 1}, "unproved": ""}, "unproved"),
         (

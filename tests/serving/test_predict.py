@@ -3,8 +3,8 @@
 import pytest
 
 from sparkforge.serving import predict
-from sparkforge.serving.figures import figures
 from sparkforge.serving.predict import Kept, Shape
+from sparkforge.serving.profile_table import figures
 from sparkforge.serving.words import command
 
 SHAPE = predict.SHAPES["openai/gpt-oss-120b"]

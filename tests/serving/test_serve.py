@@ -109,11 +109,11 @@ def test_a_dry_run_runs_nothing_and_makes_no_folder(typed):
         (("--profile", "fast"), {}, IMAGES, 2, "profiles: gpt-oss-120b-eagle3"),
         (("--parts", "fast"), {}, IMAGES, 2, "parts: marlin-moe, dense-mxfp4"),
         (("--target", "gpu"), {}, IMAGES, 2, "targets: serve"),
-        (("--port", "70000"), {}, IMAGES, 2, "is no port"),
+        (("--port", "70000"), {}, IMAGES, 2, "is not a port"),
         (("--link", "eth0"), {}, IMAGES, 2, "takes one machine"),
         (("--profile", "gpt-oss-120b-two-sparks", "--nodes", "a"), {}, IMAGES, 2, "does not name two machines"),
         (("--profile", "gpt-oss-120b-two-sparks"), {}, IMAGES, 2, "add --print"),
-        (("--image", "localhost/sparkforge:cpu"), {}, IMAGES, 2, "is no image for gpt-oss-120b-short"),
+        (("--image", "localhost/sparkforge:cpu"), {}, IMAGES, 2, "is not an image for gpt-oss-120b-short"),
         (("--image", "localhost/sparkforge:of-9"), {}, IMAGES, 2, "it is vllm-9 serve"),
         (("--image", "localhost/sparkforge:lost"), {}, IMAGES, 3, "there is no image localhost/sparkforge:lost"),
         ((), {}, {}, 3, "do:  invoke build --target serve"),
@@ -122,7 +122,7 @@ def test_a_dry_run_runs_nothing_and_makes_no_folder(typed):
         ((), {"status": 1}, IMAGES, 1, "the server ended with status 1"),
         ((), {"status": 137}, IMAGES, 1, "--gpu-memory-utilization"),
         ((), {"status": 143}, IMAGES, 0, ""),
-        (("--host", "spark"), {}, IMAGES, 2, "is no IP address"),
+        (("--host", "spark"), {}, IMAGES, 2, "is not an IP address"),
         (("--api-key-file", "/nowhere"), {}, IMAGES, 2, "/nowhere cannot be read"),
         (("--api-key-file", "/dev/null"), {}, IMAGES, 2, "/dev/null is empty"),
     ],
@@ -208,6 +208,11 @@ def test_json_says_it_all(typed):
         "# on 10.0.0.1, first: it serves, and waits half an hour for the other",
         "# on 10.0.0.2, once Ray runs on the first",
     ]
+
+
+def test_every_line_about_profiles_fits_100_columns(typed, known):
+    said = [typed("profiles").stdout, *(typed("profiles", "--name", name).stdout for name in known.profiles)]
+    assert max(len(line) for text in said for line in text.splitlines()) <= 100
 
 
 def test_profiles_are_listed_with_what_they_stand_on(typed):

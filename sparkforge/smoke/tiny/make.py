@@ -1,4 +1,4 @@
-"""A tiny gpt-oss in the store: made once for a shape, and again only when its generator changes."""
+"""A tiny gpt-oss in the store: made once for a shape, again only when its generator changes."""
 
 from __future__ import annotations
 

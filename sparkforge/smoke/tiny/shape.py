@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 
 from sparkforge.core.errors import BadInput
 
-# What openai/gpt-oss-120b has, for which a tiny model keeps the same values: they cost nothing and the code
-# that they steer (yarn's scaled attention, the clamp of SwiGLU) is then the code that the large model runs.
+# As in openai/gpt-oss-120b: the same values cost nothing, and the code that they steer (yarn's scaled attention, the
+# clamp of SwiGLU) is then the code that the large model runs.
 _ROPE_THETA = 150000.0
 _ROPE_SCALING = {
     "rope_type": "yarn",
@@ -56,10 +56,10 @@ class Shape:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if name != "seed" and value < 1:
-                raise BadInput(f"a tiny model with {name} {value} is none")
+                raise BadInput(f"a tiny model cannot have {name} {value}")
         for name in ("hidden", "intermediate"):
             if getattr(self, name) % 32:
-                raise BadInput(f"{name} {getattr(self, name)} is no multiple of 32")
+                raise BadInput(f"{name} {getattr(self, name)} is not a multiple of 32")
         if self.heads % self.kv_heads:
             raise BadInput(f"{self.heads} query heads do not divide over {self.kv_heads} key and value heads")
         if self.top > self.experts:

@@ -4,9 +4,8 @@ A weight is one byte of a SHAKE-256 stream, looked up in a table of 256 bf16 val
 distribution. `bytes.translate` does the looking up for high and low bytes, so even the full width of the large
 model is made at hundreds of megabytes a second, the same on every machine and every Python.
 
-The spreads are chosen so that every part of the model decides tokens: a fault in any of them must move the
-logits by much more than bf16 arithmetic does. That is why they are not the 0.02 of a training start, with which
-attention is a flat mean and an expert adds next to nothing.
+The spreads let every part of the model decide tokens: a fault in any of them moves the logits by much more than bf16
+arithmetic does. With the 0.02 of a training start, attention is a flat mean and an expert adds next to nothing.
 """
 
 from __future__ import annotations
