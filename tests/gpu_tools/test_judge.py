@@ -71,7 +71,7 @@ def test_graphs_that_were_never_replayed_are_wrong_where_they_could_be(pool, uni
 
 
 @pytest.mark.parametrize(
-    ("regret", "verdict"), [(0.01, "right"), (0.02, "wrong"), (0.9, "wrong"), (float("nan"), "wrong")]
+    ("regret", "verdict"), [(0.004, "right"), (0.006, "wrong"), (0.9, "wrong"), (float("nan"), "wrong")]
 )
 def test_other_tokens_are_right_only_as_near_ties(pool, regret, verdict):
     other = [[7, 8, 9, 99], REPLIES[1]]

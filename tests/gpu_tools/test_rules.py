@@ -21,8 +21,8 @@ def check(numbers, *demands, state="judged"):
 @pytest.mark.parametrize(
     ("numbers", "demand", "verdict"),
     [
-        ({"rms": 0.1}, ("rms", "<=", "logit rms"), "right"),
-        ({"rms": 0.11}, ("rms", "<=", "logit rms"), "wrong"),
+        ({"rms": LIMITS["logit rms"]}, ("rms", "<=", "logit rms"), "right"),
+        ({"rms": LIMITS["logit rms"] + 0.001}, ("rms", "<=", "logit rms"), "wrong"),
         ({"rms": float("nan")}, ("rms", "<=", "logit rms"), "wrong"),
         ({"rms": None}, ("rms", "<=", "logit rms"), "wrong"),
         ({}, ("rms", "<=", "logit rms"), "wrong"),
@@ -68,7 +68,7 @@ def test_what_is_wrong_with_a_run_is_named(wrong, said):
 
 
 def test_a_limit_that_is_lowered_judges_old_numbers_anew(monkeypatch):
-    old = check({"rms": 0.09}, ("rms", "<=", "logit rms"))
+    old = check({"rms": 0.05}, ("rms", "<=", "logit rms"))
     assert rules.verdict(old) == "right"
-    monkeypatch.setitem(LIMITS, "logit rms", 0.05)
+    monkeypatch.setitem(LIMITS, "logit rms", 0.04)
     assert rules.verdict(old) == "wrong"

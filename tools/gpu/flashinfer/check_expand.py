@@ -156,7 +156,9 @@ def swizzled(codes: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def compared(out: torch.Tensor, sf: torch.Tensor, given: torch.Tensor, routing: Routing, place: torch.Tensor) -> dict[str, int]:
+def compared(
+    out: torch.Tensor, sf: torch.Tensor, given: torch.Tensor, routing: Routing, place: torch.Tensor
+) -> dict[str, int]:
     """What the kernel wrote for rows that it quantized, against `mxfp8`: how many of each kind, and how many are wrong.
 
     Args:
@@ -188,7 +190,9 @@ def compared(out: torch.Tensor, sf: torch.Tensor, given: torch.Tensor, routing: 
     }  # fmt: skip
 
 
-def planted(out: torch.Tensor, sf: torch.Tensor, place: torch.Tensor, own: int) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+def planted(
+    out: torch.Tensor, sf: torch.Tensor, place: torch.Tensor, own: int
+) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """What the kernel wrote, with one fault each; a fault that would change nothing here is left out."""
     inside = place[:, :own]
     codes = sf[inside]

@@ -40,7 +40,9 @@ class Table:
     def add(self, group: str, what: str, got: torch.Tensor, case: cases.Case, lse: torch.Tensor | None = None) -> None:
         want, want_lse = cases.reference(case)
         rms, largest = map(max, zip(*cases.error(case, got, want), strict=True))
-        row = self.groups.setdefault(group, {"cases": 0, "not finite": 0, "rms": 0.0, "largest": 0.0, "lse": 0.0, "blind": 1e9})
+        row = self.groups.setdefault(
+            group, {"cases": 0, "not finite": 0, "rms": 0.0, "largest": 0.0, "lse": 0.0, "blind": 1e9}
+        )
         row["cases"] += 1
         row["not finite"] += not torch.isfinite(got).all()  # a maximum does not see NaN
         row["rms"], row["largest"] = max(row["rms"], rms), max(row["largest"], largest)

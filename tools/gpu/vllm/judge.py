@@ -17,6 +17,7 @@ from pool import Pool
 Demand = tuple[str, str, object]
 # Names of the limits of the largest regret and of the mean.
 PLAIN = ("regret", "mean regret")
+WIDE = ("regret, wide", "mean regret, wide")
 FP8 = ("regret, FP8 KV", "mean regret, FP8 KV")
 FP8_QUERIES = ("regret, FP8 KV", "mean regret, FP8 KV and queries")
 

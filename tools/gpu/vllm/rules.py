@@ -17,11 +17,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 LIMITS: dict[str, float] = {
-    "logit rms": 0.1,
-    "logit rms, FP8 KV": 0.16,
-    "logit rms, FP8 KV and queries": 0.2,
-    "regret": 0.5,
-    "mean regret": 0.015,
+    # The tiny model. On a GPU rounding gave rms 0.038, regret 0.28, mean 0.0030; the least fault gives rms 0.074, mean 0.0078.
+    "logit rms": 0.06,
+    "logit rms, FP8 KV": 0.15,
+    "logit rms, FP8 KV and queries": 0.175,
+    "regret": 0.35,
+    "mean regret": 0.005,
+    # The wide model: rounding gave rms 0.051, regret 0.49, mean 0.0066 on a GPU. No fault was measured on it.
+    "logit rms, wide": 0.1,
+    "regret, wide": 0.75,
+    "mean regret, wide": 0.015,
     "regret, FP8 KV": 0.75,
     "mean regret, FP8 KV": 0.045,
     "mean regret, FP8 KV and queries": 0.065,

@@ -6,7 +6,7 @@ import argparse
 
 import judge as judging
 import verdicts
-from judge import FP8, FP8_QUERIES, PLAIN, Check, Judge
+from judge import FP8, FP8_QUERIES, PLAIN, WIDE, Check, Judge
 from plan import Prompts
 from pool import Pool
 
@@ -197,10 +197,10 @@ class Sections:
     def _wide_checks(self, judge: Judge) -> None:
         prompts = self.prompts.main
         for job in ("W.T.eager", "W.F.default"):
-            judge.logits("wide", f"{job[2:]}, prefill against BF16", job, "W.score", "logit rms")
-            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, "logit rms")
+            judge.logits("wide", f"{job[2:]}, prefill against BF16", job, "W.score", "logit rms, wide")
+            judge.decode_logits("wide", f"{job[2:]}, decode against BF16", job, prompts, "logit rms, wide")
             pairs = list(zip(prompts, judge.replies(job, "main"), strict=False))
-            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs)
+            judge.regrets_of("wide", f"{job[2:]}, greedy regret", job, pairs, WIDE)
 
 
 def table(checks: list[Check], most: int = 42) -> list[str]:

@@ -149,7 +149,12 @@ def objects(tree: Path, out: Path, kernels: Iterable[Kernel], jobs: int, *, op: 
         if target.is_file() and depfile.is_file():
             return ""
         part = target.with_suffix(".part.o")
-        done = subprocess.run([*base, *sources[name], "-MD", "-MF", depfile, "-c", "-o", part], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*base, *sources[name], "-MD", "-MF", depfile, "-c", "-o", part],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             return f"{name}: {done.stderr[-3000:]}"
         part.rename(target)
