@@ -28,7 +28,8 @@ from pathlib import Path
 
 import torch
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents[3])]
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import sink_cases as cases
 from verdicts import XQA_LENGTHS as LENGTHS
