@@ -47,3 +47,22 @@ def roofline(
     print(f"at most {found.roof:.1f} tok/s at {bandwidth:g} GB/s (predicted; context {context}, KV {kv})")
     if tokens > 1:
         print(f"a step must yield {found.break_even:.2f} tokens to read no more bytes a token than plain decoding")
+
+
+@task(help={"json": JSON})
+def reported(_: Context, json: bool = False) -> None:
+    """List what others reported of gpt-oss-120b on a Spark, each under the roof of its configuration."""
+    from sparkforge.core.console import table
+    from sparkforge.results.reported import every
+
+    found = every()
+    if json:
+        put(found)
+        return
+    rows = []
+    for one in found:
+        share = f"{one.decode / one.limit:.0%}" if one.decode and one.limit else ""
+        decode = f"{one.decode:g}" if one.decode else ""
+        rows.append((one.date, one.engine, one.configuration, decode, share, one.source))
+    print(table(("date", "engine", "configuration", "tok/s", "of roof", "source"), rows))
+    print("\nReported by others, not measured here. The caveats of each stand in results/reported/.")

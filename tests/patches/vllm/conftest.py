@@ -266,10 +266,11 @@ def bytes_of(tokens, topk, experts, hidden, inter):
 def offered(capability):
     if capability not in archs:
         return []
+    sizes = (("a_moe", (1, 4), few), ("more_moe", (5, 64), moe))
     both = [
-        one | {"kind": "moe", "layout": layout, "scratch": bytes_of, "faster": True}
-        for layout in layouts
-        for one in ({"name": "a_moe", "tokens": (1, 4), "run": few}, {"name": "more_moe", "tokens": (5, 64), "run": moe})
+        {"kind": "moe", "name": name, "tokens": tokens, "run": run, "faster": True, "layout": one, "scratch": bytes_of}
+        for one in layouts
+        for name, tokens, run in sizes
     ]
     return [
         {"kind": "dense", "name": "a_gemv", "tokens": (1, 8), "run": dense, "faster": faster},

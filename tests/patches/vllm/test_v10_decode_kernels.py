@@ -58,7 +58,13 @@ def test_one_line_says_what_is_taken_and_what_is_not(install, capability, said):
     assert kernels.decode_kernels("dense")
     lines = [line for line in said if line.startswith("Decode kernels: ")]
     assert len(lines) == 1
-    for words in ("a_gemv (dense, M 1..8)", "more_moe (moe, M 5..64)", "libcuda is not there", "too_many asks for", "no_layout (moe) reads ''"):
+    for words in (
+        "a_gemv (dense, M 1..8)",
+        "more_moe (moe, M 5..64)",
+        "libcuda is not there",
+        "too_many asks for",
+        "no_layout (moe) reads ''",
+    ):
         assert words in lines[0]
 
 
@@ -333,7 +339,12 @@ def test_the_kernel_is_handed_each_tensor_under_its_name(experts, kernel):
     assert handed["out"] is given["output"]
     assert handed["w13"] is given["w1"]
     assert handed["w2"] is given["w2"]
-    for ours, theirs in (("w13_scale", "w1_scale"), ("w2_scale", "w2_scale"), ("w13_bias", "w1_bias"), ("w2_bias", "w2_bias")):
+    for ours, theirs in (
+        ("w13_scale", "w1_scale"),
+        ("w2_scale", "w2_scale"),
+        ("w13_bias", "w1_bias"),
+        ("w2_bias", "w2_bias"),
+    ):
         assert handed[ours] is getattr(built, theirs) is not None
     assert handed["topk_ids"].dtype == torch.int32
     assert torch.equal(handed["topk_ids"], given["topk_ids"].int())
