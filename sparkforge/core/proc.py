@@ -1,4 +1,4 @@
-"""The one door to subprocesses: quotes, logs, bounds and judges every command that we run."""
+"""The one door to subprocesses: every command is quoted, traced, bounded and judged here."""
 
 from __future__ import annotations
 
@@ -19,15 +19,7 @@ _TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class Done:
-    """A finished command.
-
-    Attributes:
-        argv: the words that were run.
-        code: exit status, negative for a signal.
-        out: standard output; empty when it was streamed.
-        err: standard error; empty when it was streamed.
-        seconds: wall time.
-    """
+    """A finished command: words, exit status (negative for a signal), its output unless streamed, wall time."""
 
     argv: tuple[str, ...]
     code: int
@@ -94,18 +86,18 @@ def run(
 
     Args:
         argv: program and words; never a shell line.
-        cwd: directory to run in.
+        cwd: working directory.
         env: the whole environment; None inherits ours.
         stdin: bytes for standard input; None closes it.
-        check: raise when the exit status is not in `accept`; without it the caller judges the status.
-        accept: exit statuses that are no failure.
+        check: raise if the exit status is not in `accept`; otherwise the caller judges it.
+        accept: exit statuses that are not failures.
         timeout: seconds after which the command is killed.
-        stream: let the program write to our terminal instead of keeping its output.
-        error: class raised when the status is not accepted.
-        do: the remedy named by that error.
+        stream: let the command write to our terminal instead of keeping its output.
+        error: class of the error for a failure.
+        do: the remedy in that error.
 
     Raises:
-        EnvironmentLacks: the program is not there.
+        EnvironmentLacks: the program is not installed.
         SparkforgeError: of class `error`, with the command and the last lines of its output.
     """
     words = tuple(str(word) for word in argv)
@@ -133,13 +125,7 @@ def run(
 
 @dataclass(frozen=True)
 class Used:
-    """What a command took.
-
-    Attributes:
-        seconds: wall time.
-        cpu_seconds: user and system time, of all its children that it waited for too.
-        peak_bytes: largest resident size of it or of any of those.
-    """
+    """What a command and the children that it waited for took; `peak_bytes` is the largest resident size of one."""
 
     seconds: float
     cpu_seconds: float
@@ -154,12 +140,7 @@ def measured(
     error: type[SparkforgeError] = CheckFailed,
     do: str = "",
 ) -> Used:
-    """Run a command to its end and say what it took; its output is shown only if it fails.
-
-    Raises:
-        EnvironmentLacks: the program is not there.
-        SparkforgeError: of class `error`, with the command and the last lines of its output.
-    """
+    """Run a command to its end and measure it; its output is shown only if it fails. Raises as `run`."""
     words = tuple(str(word) for word in argv)
     begun = announced(words)
     with tempfile.TemporaryFile() as said:

@@ -24,15 +24,9 @@ _MODES = {"100644": 0o644, "100755": 0o755}
 
 
 class OverlayEntry(msgspec.Struct, frozen=True):
-    """One file.
+    """One file: path below site-packages, hashes of the wheel's and the new file, and the new file's mode.
 
-    Attributes:
-        path: below site-packages.
-        op: what happens to it.
-        pin_sha256: of the wheel's file; None for an added one.
-        sha256: of the new file; None for a deleted one.
-        mode: permission bits of the new file.
-        only: the one distribution that gets it; "" for all.
+    `only` names the one distribution that gets it; "" is all.
     """
 
     path: str
@@ -64,16 +58,10 @@ class Manifest(msgspec.Struct, frozen=True):
     """What an overlay is and holds; `apply.py` reads it as plain JSON.
 
     Attributes:
-        format: of this file.
-        upstream: name in the stack.
-        distribution: name on the index.
-        package: import name; its folder gets the tree id.
+        upstream: name in the stack; `distribution`: name on the index; `package`: import name.
         release: version that must be installed.
-        pin_tree: git tree id of the pin.
-        tree: git tree id of the pin with the series.
-        entries: the files, by path.
+        pin_tree, tree: git tree ids of the pin, and of the pin with the series.
         not_shipped: changed paths of the tree that are in no wheel (tests, documents).
-        stand_ins: other distributions on which it may be laid.
     """
 
     format: int
@@ -114,15 +102,7 @@ def read(path: Path) -> Overlay:
 
 @dataclass(frozen=True)
 class OverlayOf:
-    """What an overlay is made from.
-
-    Attributes:
-        name: of the upstream in the stack.
-        upstream: its pin; `overlay` maps folders of the tree to folders of site-packages.
-        pin_tree: tree id of the pin.
-        tree: tree id with the series applied.
-        stand_ins: distributions on which it may be laid besides the pin's own.
-    """
+    """What an overlay is made from: an upstream, its trees, and where else than on its wheel it may be laid."""
 
     name: str
     upstream: Upstream
@@ -203,21 +183,15 @@ def _package(folders: Sequence[Mapping]) -> str:
     for folder in folders:
         if folder.source == folder.target and folder.source.count("/") == 1:
             return folder.source.rstrip("/")
-    raise BadInput(
-        "an upstream has no package folder",
-        why="no folder of `overlay` keeps its name",
-        do="add one like {from: vllm/, to: vllm/}",
-    )
+    why, do = "no folder of `overlay` keeps its name", "add one like {from: vllm/, to: vllm/}"
+    raise BadInput("an upstream has no package folder", why=why, do=do)
 
 
 def _entry(git: Git, folder: Path, path: str, old: TreeEntry | None, new: TreeEntry | None) -> OverlayEntry:
     for side in (old, new):
         if side is not None and side.mode not in _MODES:
-            raise BadInput(
-                "a series touches something that is not a plain file",
-                why=f"{side.path} has git mode {side.mode}",
-                do="patch plain files only",
-            )
+            why = f"{side.path} has git mode {side.mode}"
+            raise BadInput("a series touches something that is not a plain file", why=why, do="patch plain files only")
     pin = hashing.sha256_bytes(git.run("cat-file", "blob", old.blob)) if old else None
     if new is None:
         return OverlayEntry(path, "delete", pin, None, 0)

@@ -1,4 +1,4 @@
-"""`patches.check`: everything about a series that can be wrong without running it."""
+"""`patches.check`: everything that can be wrong with a series, found without running it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,8 @@ _OTHER_FILES = (ORDER_FILE, TREE_FILE, "README.md")
 
 
 @dataclass(frozen=True)
-class Report:
-    """What was found about one series.
-
-    Attributes:
-        upstream: name.
-        patches: how many there are.
-        tree: id that they lead to; None where they do not all apply.
-        faults: what is wrong; empty when all is well.
-    """
+class SeriesReport:
+    """One series: number of patches, the tree they lead to (None if one does not apply), and what is wrong."""
 
     upstream: str
     patches: int
@@ -44,12 +37,12 @@ class Report:
         return not self.faults
 
 
-def check(places: Iterable[Place], *, beside: Iterable[Place] = ()) -> tuple[Report, ...]:
-    """Check the series of these places, each against its own pin; ids are one space for all of them.
+def check(places: Iterable[Place], *, beside: Iterable[Place] = ()) -> tuple[SeriesReport, ...]:
+    """Check series against their pins. Ids are unique in a stack.
 
     Args:
         places: what to check.
-        beside: other upstreams of the stack, whose patches may be depended on; they are not checked.
+        beside: other upstreams of the stack, on whose patches these may depend.
     """
     every = list(places)
     known = {at.name: _ids(at) for at in (*beside, *every)}
@@ -69,19 +62,19 @@ def check(places: Iterable[Place], *, beside: Iterable[Place] = ()) -> tuple[Rep
 def _ids(at: Place) -> tuple[str, ...]:
     try:
         return tuple(mail.trailers.feature for mail in load(at.folder).mails(at.git) if mail.trailers.feature)
-    except SparkforgeError:  # told when that series is checked
+    except SparkforgeError:  # reported when that series is checked
         return ()
 
 
-def _check(at: Place, others: frozenset[str]) -> Report:
+def _check(at: Place, others: frozenset[str]) -> SeriesReport:
     try:
         series = load(at.folder)
     except SparkforgeError as bad:
-        return Report(at.name, 0, None, (_told(ORDER_FILE, bad),))
+        return SeriesReport(at.name, 0, None, (_told(ORDER_FILE, bad),))
     found = _strays(at, series)
     found += [fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)]
     if found:
-        return Report(at.name, len(series.patches), None, tuple(found))
+        return SeriesReport(at.name, len(series.patches), None, tuple(found))
     try:
         mails = series.mails(at.git)
         for mail in mails:
@@ -90,8 +83,8 @@ def _check(at: Place, others: frozenset[str]) -> Report:
         reached, faults = _walk(at, series, mails)
         found += faults
     except SparkforgeError as bad:
-        return Report(at.name, len(series.patches), None, (*found, _told(at.name, bad)))
-    return Report(at.name, len(series.patches), reached, tuple(found))
+        return SeriesReport(at.name, len(series.patches), None, (*found, _told(at.name, bad)))
+    return SeriesReport(at.name, len(series.patches), reached, tuple(found))
 
 
 def _told(patch: str, bad: SparkforgeError) -> Fault:
@@ -101,14 +94,14 @@ def _told(patch: str, bad: SparkforgeError) -> Fault:
 def _strays(at: Place, series: Series) -> list[Fault]:
     names = {patch.name for patch in series.patches}
     return [
-        Fault(path.name, "no part of a series", f"beside {ORDER_FILE} lie patches, {', '.join(_OTHER_FILES[1:])} only")
+        Fault(path.name, "not part of a series", f"only patches and {', '.join(_OTHER_FILES)} belong there")
         for path in sorted(at.folder.iterdir())
         if path.name not in names and path.name not in _OTHER_FILES
     ]
 
 
 def of_mail(at: Place, mail: Mail) -> list[Fault]:
-    """What is wrong with one patch by itself: its words, its tests, whether the pin makes it needless."""
+    """What is wrong with one patch by itself: its message, its tests, whether the pin makes it needless."""
     found = []
     if not SUBJECT.match(mail.subject):
         found.append(Fault(mail.name, "its subject names no area", f"{mail.subject!r} is not `area: what changes`"))
@@ -119,7 +112,7 @@ def of_mail(at: Place, mail: Mail) -> list[Fault]:
     wrong = trailers.faults(mail.trailers)
     found += [Fault(mail.name, "a trailer is wrong", why) for why in wrong]
     found += [
-        Fault(mail.name, "no test", f"{test} is not there")
+        Fault(mail.name, "no test", f"{test} does not exist")
         for test in mail.trailers.tests
         if not (at.root / test).is_file()
     ]
@@ -130,7 +123,7 @@ def of_mail(at: Place, mail: Mail) -> list[Fault]:
 
 
 def order(mails: Sequence[Mail], others: frozenset[str]) -> list[Fault]:
-    """What is wrong between patches: an id twice, one that depends on a later or an unknown one."""
+    """What is wrong between patches: a repeated id, a dependency on a later or an unknown patch."""
     found = []
     seen: dict[str, str] = {}
     ids = {mail.trailers.feature for mail in mails}
@@ -138,7 +131,7 @@ def order(mails: Sequence[Mail], others: frozenset[str]) -> list[Fault]:
         for wanted in mail.trailers.depends_on:
             if wanted not in seen and wanted not in others:
                 why = "comes after it" if wanted in ids else "is in no series"
-                found.append(Fault(mail.name, "depends on what is not before it", f"{wanted} {why}"))
+                found.append(Fault(mail.name, "depends on a patch that is not before it", f"{wanted} {why}"))
         feature = mail.trailers.feature
         if feature in seen:
             found.append(Fault(mail.name, "one id for two patches", f"{feature} is also {seen[feature]}"))
@@ -148,7 +141,7 @@ def order(mails: Sequence[Mail], others: frozenset[str]) -> list[Fault]:
 
 
 def _walk(at: Place, series: Series, mails: Sequence[Mail]) -> tuple[str | None, list[Fault]]:
-    """Apply one by one and look at every step; returns the tree reached where all apply."""
+    """Apply patch by patch and check every step; the tree is None if a patch does not apply."""
     trees = (at.tree, *applied(at.git, at.tree, series))
     found = stale.faults(at.git, list(zip(mails, trees, strict=False)))
     if len(trees) <= len(mails):
@@ -172,7 +165,7 @@ def _walk(at: Place, series: Series, mails: Sequence[Mail]) -> tuple[str | None,
 
 
 def _compiles(at: Place, mail: Mail, before: str, after: str) -> list[Fault]:
-    """Python files that a patch leaves unable to compile; those that already were are the upstream's."""
+    """Python files that compile before a patch and do not after it."""
     pairs = {
         path: (old, new)
         for path, (old, new) in changed(at.git, before, after).items()
@@ -205,22 +198,15 @@ def _again(at: Place, series: Series) -> list[Fault]:
         return [Fault(ORDER_FILE, "not canonical", f"{len(series.patches)} patches give {len(fresh)} on export")]
     found = []
     for ours, exported in zip(series.patches, fresh, strict=True):
-        if ours.name != exported.name:
-            found.append(
-                Fault(ours.name, "not canonical", f"an export names it {exported.name}", "patches.export --refresh")
-            )
-        if not same(ours.raw, exported.raw):
-            found.append(
-                Fault(ours.name, "not canonical", _difference(ours.raw, exported.raw), "patches.export --refresh")
-            )
+        why = [f"an export names it {exported.name}"] if ours.name != exported.name else []
+        why += [_difference(ours.raw, exported.raw)] if not same(ours.raw, exported.raw) else []
+        found += [Fault(ours.name, "not canonical", one, "invoke patches.export --refresh") for one in why]
     return found
 
 
 def _difference(ours: bytes, exported: bytes) -> str:
-    for number, (line, other) in enumerate(zip_longest(ours.split(b"\n"), exported.split(b"\n")), 1):
-        if line != other:
-            wrote, writes = (
-                "no such line" if text is None else repr(text.decode(errors="replace")) for text in (line, other)
-            )
-            return f"line {number} is {wrote}, an export writes {writes}"
-    return "no difference"
+    """Where the first differing line is."""
+    lines = zip_longest(ours.split(b"\n"), exported.split(b"\n"))
+    number, pair = next((number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1])
+    wrote, writes = ("missing" if text is None else repr(text.decode(errors="replace")) for text in pair)
+    return f"line {number} is {wrote}, an export writes {writes}"

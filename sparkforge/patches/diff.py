@@ -1,6 +1,6 @@
-"""The diff in a patch: one section a file, its header lines as they stand, its hunks read by unidiff.
+"""The diff in a patch: one section a file, with its header lines as they are and its hunks read by unidiff.
 
-Latin-1 stands between bytes and the text that unidiff wants, since it maps every byte to one character and back.
+unidiff wants text; Latin-1 maps every byte to one character and back.
 """
 
 from __future__ import annotations
@@ -27,13 +27,10 @@ class Hunk:
     """One change at one place.
 
     Attributes:
-        line: first old line, counted from 1; 0 where the old side is empty.
-        old: lines before, context included, with their line feeds.
-        new: lines after.
-        removed: old lines that are no context.
-        added: new lines that are no context.
-        leading: context lines before the first change.
-        trailing: context lines after the last.
+        line: first old line, counted from 1; 0 if the old side is empty.
+        old, new: lines before and after, with context and line feeds.
+        removed, added: the same without context.
+        leading, trailing: number of context lines before the first and after the last change.
     """
 
     line: int
@@ -51,7 +48,7 @@ class Section:
 
     Attributes:
         patch: file name of the patch, for messages.
-        path: the file, as the new side of the `diff --git` line names it.
+        path: the file, from the new side of the `diff --git` line.
         header: lines from `diff --git` to the first hunk, without line feeds.
         data: all bytes of the section.
     """
@@ -62,7 +59,7 @@ class Section:
     data: bytes
 
     def value(self, keyword: bytes) -> bytes | None:
-        """Rest of the first header line that begins with a keyword; None where there is none."""
+        """Rest of the first header line that begins with a keyword, or None."""
         return next((line[len(keyword) :] for line in self.header if line.startswith(keyword)), None)
 
     @property
@@ -72,7 +69,7 @@ class Section:
 
     @property
     def deleted(self) -> bool:
-        """The file goes."""
+        """The file is removed."""
         return self.value(b"deleted file mode ") is not None
 
     @property
@@ -82,33 +79,33 @@ class Section:
 
     @property
     def old_blob(self) -> str:
-        """Id of the content before, as the patch says; "" where it does not."""
+        """Id of the content before, if the patch says it, else ""."""
         return (self.value(b"index ") or b"").split(b"..")[0].decode()
 
     @cached_property
     def hunks(self) -> tuple[Hunk, ...]:
-        """Changes in the order of the file; none for a binary delta or a change of mode.
+        """Changes, in order; none for a binary delta or a change of mode.
 
         Raises:
-            BadInput: a hunk is shorter or longer than it says, or the section goes on with another file.
+            BadInput: a hunk has another length than it says, or another file follows in the section.
         """
         if self.binary or b"\n@@ " not in self.data or b"\n--- " not in self.data:
             return ()
-        # From the --- line on: unidiff's own reading of the lines above guesses where ours refuses.
+        # From the --- line on: in the lines above unidiff guesses where we refuse.
         text = self.data[self.data.index(b"\n--- ") + 1 :].decode("latin-1")
         try:
             files = list(PatchSet(io.StringIO(text, newline="\n")))
         except UnidiffParseError as bad:
             raise BadInput(
-                f"{self.patch}: a hunk of {self.path} does not hold the lines that it says", why=str(bad)
+                f"{self.patch}: a hunk of {self.path} has another length than it says", why=str(bad)
             ) from bad
         if len(files) != 1:
-            raise BadInput(f"{self.patch}: after {self.path} comes a file without a `diff --git` line")
+            raise BadInput(f"{self.patch}: a file without a `diff --git` line follows {self.path}")
         return tuple(_hunk(hunk) for hunk in files[0])
 
 
 def split(patch: str, data: bytes) -> tuple[Section, ...]:
-    """Sections of a diff or of a whole mail; what stands before the first `diff --git` is passed over."""
+    """Sections of a diff or of a whole mail; text before the first `diff --git` is ignored."""
     begin = 0 if data.startswith(SECTION) else data.find(b"\n" + SECTION) + 1
     if begin == 0 and not data.startswith(SECTION):
         return ()
@@ -120,7 +117,7 @@ def split(patch: str, data: bytes) -> tuple[Section, ...]:
 
 
 def unquote(word: bytes) -> str:
-    """Path as git writes it in a diff: plain, or in C quotes where it holds odd bytes."""
+    """Path as git writes it in a diff: plain, or in C quotes if it has odd bytes."""
     word = word.rstrip(b"\t")
     if word.startswith(b'"') and word.endswith(b'"') and len(word) > 1:
         word = bytes(codecs.escape_decode(word[1:-1])[0])
@@ -128,7 +125,7 @@ def unquote(word: bytes) -> str:
 
 
 def side(word: bytes) -> str | None:
-    """Path of a `---` or `+++` line without its a/ or b/; None for /dev/null."""
+    """Path of a `---` or `+++` line, without a/ or b/; None for /dev/null."""
     if word.rstrip(b"\t") == _NOWHERE:
         return None
     path = unquote(word)
@@ -136,11 +133,11 @@ def side(word: bytes) -> str | None:
 
 
 def both(line: bytes) -> tuple[str, str] | None:
-    """Old and new path of a `diff --git` line; None where they cannot be told apart."""
+    """Old and new path of a `diff --git` line; None if they cannot be told apart."""
     rest = line[len(SECTION) :]
     middle = len(rest) // 2
     if rest[middle : middle + 1] == b" ":
-        # Equal names split in the middle, whatever blanks they hold.
+        # Equal names are split in the middle, even if they have blanks.
         old, new = side(rest[:middle]), side(rest[middle + 1 :])
         if old is not None and old == new:
             return old, new
@@ -167,10 +164,9 @@ def _section(patch: str, data: bytes) -> Section:
 
 
 def _hunk(hunk: Parsed) -> Hunk:
+    found: dict[str, list[bytes]] = {mark.LINE_TYPE_CONTEXT: [], mark.LINE_TYPE_REMOVED: [], mark.LINE_TYPE_ADDED: []}
     old: list[bytes] = []
     new: list[bytes] = []
-    removed: list[bytes] = []
-    added: list[bytes] = []
     kinds: list[str] = []
     last: list[list[bytes]] = []
     for line in hunk:
@@ -178,19 +174,22 @@ def _hunk(hunk: Parsed) -> Hunk:
             for lines in last:
                 lines[-1] = lines[-1].removesuffix(b"\n")
             continue
-        value = line.value.encode("latin-1")
-        last = {mark.LINE_TYPE_ADDED: [new, added], mark.LINE_TYPE_REMOVED: [old, removed]}.get(
-            line.line_type, [old, new]
-        )
+        kind = line.line_type if line.line_type in found else mark.LINE_TYPE_CONTEXT
+        last = [
+            found[kind],
+            *([old] if kind != mark.LINE_TYPE_ADDED else []),
+            *([new] if kind != mark.LINE_TYPE_REMOVED else []),
+        ]
         for lines in last:
-            lines.append(value)
-        kinds.append("=" if last[0] is old and last[1] is new else "!")
+            lines.append(line.value.encode("latin-1"))
+        kinds.append(kind)
+    changes = [number for number, kind in enumerate(kinds) if kind != mark.LINE_TYPE_CONTEXT] or [len(kinds), -1]
     return Hunk(
         line=hunk.source_start,
         old=tuple(old),
         new=tuple(new),
-        removed=tuple(removed),
-        added=tuple(added),
-        leading=kinds.index("!") if "!" in kinds else len(kinds),
-        trailing=kinds[::-1].index("!") if "!" in kinds else len(kinds),
+        removed=tuple(found[mark.LINE_TYPE_REMOVED]),
+        added=tuple(found[mark.LINE_TYPE_ADDED]),
+        leading=changes[0],
+        trailing=len(kinds) - 1 - changes[-1],
     )

@@ -42,14 +42,7 @@ _ATTRIBUTES = b"* -text !eol !filter !ident !diff !working-tree-encoding\n"
 
 @dataclass(frozen=True)
 class WorkTree:
-    """A place to edit a series in.
-
-    Attributes:
-        path: the work tree.
-        base: commit of the pin.
-        head: commit of the last patch that applies.
-        waiting: the patches from the first that does not apply; normally none.
-    """
+    """A work tree, the commits of the pin and of the last patch that applies, and the patches that wait behind it."""
 
     path: Path
     base: str
@@ -112,9 +105,8 @@ def opened(at: Place, path: Path | None = None) -> WorkTree:
     if not base:
         raise BadInput(f"{shown(path)} was not made by patches.edit", why=f"it has no {BASE}", do=remedy)
     if base != at.commit:
-        raise BadInput(
-            f"{shown(path)} is based on another pin", why=f"its base is {base}, the pin is {at.commit}", do=remedy
-        )
+        why = f"its base is {base}, the pin is {at.commit}"
+        raise BadInput(f"{shown(path)} is based on another pin", why=why, do=remedy)
     head = git.id("HEAD")
     if not head:
         raise BadInput(f"{shown(path)} has no commit checked out", do="git checkout series")
@@ -129,18 +121,13 @@ def uncommitted(tree: WorkTree) -> tuple[str, ...]:
 
 def _untouched(path: Path) -> None:
     tree = WorkTree(path, "", "")
-    git = tree.git
-    start = git.id(START) if (path / ".git").is_dir() else ""
+    start = tree.git.id(START) if (path / ".git").is_dir() else ""
     if not start:
-        raise BadInput(
-            f"{shown(path)} is not empty and was not made by patches.edit", do="name another folder with --path"
-        )
-    if git.id("HEAD") != start or uncommitted(tree):
-        raise BadInput(
-            f"{shown(path)} has work that was not exported",
-            why="its commits or files changed since it was made",
-            do=f"invoke patches.export, or remove {shown(path)}",
-        )
+        do = "name another folder with --path"
+        raise BadInput(f"{shown(path)} is not empty and was not made by patches.edit", do=do)
+    if tree.git.id("HEAD") != start or uncommitted(tree):
+        why, do = "its commits or files changed since it was made", f"invoke patches.export, or remove {shown(path)}"
+        raise BadInput(f"{shown(path)} has work that was not exported", why=why, do=do)
 
 
 def lay(at: Place, path: Path, head: str, sha256: str) -> None:
@@ -162,14 +149,7 @@ def lay(at: Place, path: Path, head: str, sha256: str) -> None:
 
 @dataclass(frozen=True)
 class Begun:
-    """A new patch in a work tree.
-
-    Attributes:
-        commit: its id.
-        paths: files that it changes.
-        test: the file that will prove its intent, relative to the checkout.
-        then: what to do next, one line each.
-    """
+    """A new patch in a work tree, the file that will test it, and what to do next, one line each."""
 
     commit: str
     paths: tuple[str, ...]
@@ -178,14 +158,14 @@ class Begun:
 
 
 def new(at: Place, *, feature: str, title: str, path: Path | None = None, now: datetime | None = None) -> Begun:
-    """Commit what is uncommitted in a work tree, with a message to fill in.
+    """Commit what is uncommitted in a work tree as a patch, with a message to fill in.
 
     Args:
         at: the upstream.
         feature: id of the patch, such as V-03.
         title: subject, `area: what changes`.
-        path: the work tree; by default where `patches.edit` makes it.
-        now: author date; by default the present.
+        path: the work tree, if it is not where `patches.edit` makes it.
+        now: author date, if not the present.
 
     Raises:
         BadInput: the id is malformed or taken, the title names no area, or nothing is changed.

@@ -23,16 +23,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Exported:
-    """What an export did.
-
-    Attributes:
-        upstream: name.
-        tree: tree id that the series leads to.
-        written: new and changed patches.
-        kept: patches with unchanged bytes.
-        removed: file names that are gone.
-        lost: what was lost with --allow-loss.
-    """
+    """What an export did: the tree it leads to; patches written, kept and removed; what it lost with --allow-loss."""
 
     upstream: str
     tree: str
@@ -60,11 +51,9 @@ def export(at: Place, path: Path | None = None, *, allow_loss: bool = False, ref
     old = load(at.folder) if (at.folder / ORDER_FILE).is_file() else Series(at.name, "", at.folder, ())
     begun = tree.git.done("config", FROM, check=False).text
     if begun != old.sha256 and not allow_loss:
-        raise CheckFailed(
-            f"{shown(at.folder)} changed since the work tree was made",
-            why="an export would undo that change",
-            do=f"invoke patches.edit {at.name} --path ANOTHER, or export with --allow-loss",
-        )
+        do = f"invoke patches.edit {at.name} --path ANOTHER, or export with --allow-loss"
+        why = "an export would undo that change"
+        raise CheckFailed(f"{shown(at.folder)} changed since the work tree was made", why=why, do=do)
     fresh = walk.formatted(Git(tree.path / ".git"), tree.base, tree.head)
     # For an empty commit, some versions of git write a mail without a diff, others write nothing.
     if sum(b"\n" + SECTION in patch.raw for patch in fresh) != count:
@@ -75,17 +64,13 @@ def export(at: Place, path: Path | None = None, *, allow_loss: bool = False, ref
     lost = losses(before, after)
     if lost and not allow_loss:
         more = f"; {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        raise CheckFailed(
-            f"this export of {at.name} would lose parts of the series",
-            why="; ".join(lost[:_SHOWN]) + more,
-            do="--allow-loss if you mean it",
-        )
+        why = "; ".join(lost[:_SHOWN]) + more
+        raise CheckFailed(f"this export of {at.name} would lose parts of the series", why=why, do="--allow-loss")
     reached = walk.tree(at.git, at.tree, Series(at.name, at.folder.name, at.folder, patches))
     wanted = tree.git.id(f"{tree.head}^{{tree}}")
     if reached != wanted:
-        raise CheckFailed(
-            f"the exported series of {at.name} does not lead to the work tree", why=f"{reached}, not {wanted}"
-        )
+        why = f"{reached}, not {wanted}"
+        raise CheckFailed(f"the exported series of {at.name} does not lead to the work tree", why=why)
     if patches != old.patches or old.recorded != reached:
         write(at.folder, patches, reached, _notes(at, before, after))
     tree.git.run("config", FROM, Series(at.name, "", at.folder, patches).sha256)

@@ -34,12 +34,7 @@ _AT_FDCWD = -100
 
 @dataclass(frozen=True)
 class Patch:
-    """A patch as it lies in its folder.
-
-    Attributes:
-        name: file name.
-        raw: its bytes.
-    """
+    """A patch in its folder: file name and bytes."""
 
     name: str
     raw: bytes
@@ -47,15 +42,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Series:
-    """An ordered list of patches for one pin.
-
-    Attributes:
-        upstream: name of the project.
-        release: of the pin.
-        dir: its folder.
-        patches: in the order of application.
-        recorded: tree id from the file `tree`; None if there is none.
-    """
+    """Patches for one pin, in order; `recorded` is the tree id from the file `tree`, or None."""
 
     upstream: str
     release: str
@@ -92,7 +79,7 @@ def load(folder: Path) -> Series:
     order = folder / ORDER_FILE
     if not order.is_file():
         raise BadInput(f"{shown(folder)} has no series", why=f"{shown(order)} does not exist")
-    names = listed(order.read_text(encoding="utf-8"))
+    names = [name for line in order.read_text(encoding="utf-8").splitlines() if (name := _named(line))]
     there = {path.name for path in folder.glob("*.patch")}
     for name in names:
         if not _NAME.match(name):
@@ -102,9 +89,7 @@ def load(folder: Path) -> Series:
         if name not in there:
             raise BadInput(f"{shown(order)}: {name} is listed but missing", do="remove the line or add the file")
     for name in sorted(there - set(names)):
-        raise BadInput(
-            f"{shown(folder / name)} is not listed", why=f"{shown(order)} does not name it", do="add a line for it"
-        )
+        raise BadInput(f"{shown(folder / name)} is not listed in {shown(order)}", do="add a line for it")
     recorded = None
     if (folder / TREE_FILE).is_file():
         recorded = (folder / TREE_FILE).read_text(encoding="ascii", errors="replace").strip()
@@ -114,9 +99,9 @@ def load(folder: Path) -> Series:
     return Series(folder.parent.name, folder.name, folder, patches, recorded)
 
 
-def listed(text: str) -> list[str]:
-    """File names of an order file; `#` begins a comment."""
-    return [name for line in text.splitlines() if (name := line.partition("#")[0].strip())]
+def _named(line: str) -> str:
+    """File name in a line of an order file; `#` begins a comment."""
+    return line.partition("#")[0].strip()
 
 
 def write(folder: Path, patches: Sequence[Patch], tree: str, notes: Mapping[str, Sequence[str]]) -> None:
@@ -159,7 +144,7 @@ def notes(text: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     above: list[str] = []
     for line in text.splitlines():
-        if name := line.partition("#")[0].strip():
+        if name := _named(line):
             found[name] = tuple(above)
             above = []
         else:

@@ -28,8 +28,7 @@ class Tree:
     id: str
 
 
-def key(pin: sources.Pin, patches: series.Series) -> str:
-    """Key of a tree in the store."""
+def _key(pin: sources.Pin, patches: series.Series) -> str:
     return key_of("tree 1", pin.tree, patches.sha256)
 
 
@@ -39,7 +38,7 @@ def known(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.S
     Raises:
         CheckFailed: the stored result is damaged.
     """
-    folder = store.path(_KIND, key(pin, patches))
+    folder = store.path(_KIND, _key(pin, patches))
     if not sound(folder):
         return None
     found = (folder / "id").read_text().strip()
@@ -47,14 +46,9 @@ def known(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.S
 
 
 def make(store: Store, git: Git, name: str, pin: sources.Pin, patches: series.Series) -> Tree:
-    """Apply the series; the same pin and series give the same id on every machine.
-
-    Raises:
-        BadInput: a patch contains a trap.
-        CheckFailed: a patch does not apply.
-    """
+    """Apply the series; the same pin and series give the same id on every machine. Raises as `walk.tree`."""
     made = walk.tree(git, pin.tree, patches)
-    with store.writing(_KIND, key(pin, patches)) as folder:
+    with store.writing(_KIND, _key(pin, patches)) as folder:
         (folder / "id").write_text(f"{made}\n")
         seal(folder)
     return Tree(name, pin, patches, made)

@@ -51,18 +51,13 @@ class Step:
 
 
 def tree(git: Git, base_tree: str, series: Series) -> str:
-    """Tree id of the pin with the series applied.
-
-    Args:
-        git: repository that holds the pin; new objects are written there.
-        base_tree: tree (or commit) of the pin.
-        series: what to apply.
+    """Tree id of a pin (a tree or commit) with the series applied.
 
     Raises:
         BadInput: a patch contains a trap.
         CheckFailed: a patch does not apply; the message names patch, file and place.
     """
-    traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], series.title)
+    _refuse_traps(series)
     with git.staged(base_tree) as (index, folder):
         for patch in series.patches:  # as files, so that git reads the bytes that were hashed and looked at
             (folder / patch.name).write_bytes(patch.raw)
@@ -75,16 +70,11 @@ def tree(git: Git, base_tree: str, series: Series) -> str:
 def commits(git: Git, base_commit: str, series: Series) -> tuple[Step, ...]:
     """The series as commits on the pin, one a patch; no reference is created.
 
-    Args:
-        git: repository that holds the pin; new objects are written there.
-        base_commit: commit of the pin.
-        series: what to apply.
-
     Raises:
         BadInput: a patch is not a mail, or contains a trap.
         CheckFailed: a patch does not apply.
     """
-    traps.refuse([fault for patch in series.patches for fault in traps.faults(patch.name, patch.raw)], series.title)
+    _refuse_traps(series)
     mails = series.mails(git)
     done = changes(git, base_commit, _pairs(series))
     if len(done) < len(mails):
@@ -104,6 +94,10 @@ def _pairs(series: Series) -> list[tuple[str, bytes]]:
     return [(patch.name, patch.raw) for patch in series.patches]
 
 
+def _refuse_traps(series: Series) -> None:
+    traps.refuse([fault for name, raw in _pairs(series) for fault in traps.faults(name, raw)], series.title)
+
+
 def _refused(git: Git, base: str, series: Series) -> CheckFailed:
     """The error for the first patch that does not apply, explained by our own comparison."""
     trees = (base, *applied(git, base, series))
@@ -120,13 +114,7 @@ def _refused(git: Git, base: str, series: Series) -> CheckFailed:
 
 
 def changes(git: Git, base: str, patches: Sequence[tuple[str, bytes]]) -> tuple[Change, ...]:
-    """What each patch changes, up to the first that does not apply.
-
-    Args:
-        git: repository; new blobs are written there.
-        base: tree or commit to which the first is applied.
-        patches: file name and bytes of each, in order.
-    """
+    """What each patch (file name and bytes) changes on a tree or commit, up to the first that does not apply."""
     found: list[Change] = []
     now = _touched(entries(git, base), patches)
     with git.staged() as (index, folder):
@@ -142,13 +130,7 @@ def changes(git: Git, base: str, patches: Sequence[tuple[str, bytes]]) -> tuple[
 
 
 def written(git: Git, start: str, steps: Sequence[tuple[Change, Mail | None]]) -> tuple[Made, ...]:
-    """Commits of these changes, one on the other; no reference is created.
-
-    Args:
-        git: repository.
-        start: parent of the first commit; a tree if only trees are wanted.
-        steps: changes, each with the mail that gives author, date and message.
-    """
+    """Commits of these changes, with author, date and message of their mails, on a commit (or tree, for trees only)."""
     commits = [
         NewCommit(mail.message, change, mail.who) if mail else NewCommit(b"step\n", change) for change, mail in steps
     ]
@@ -164,14 +146,9 @@ def _touched(tree: dict[str, TreeEntry], patches: Sequence[tuple[str, bytes]]) -
 
 
 def formatted(git: Git, base: str, head: str) -> tuple[Patch, ...]:
-    """Patches of the commits after `base` up to `head`, with the names and bytes of an export.
-
-    Args:
-        git: a bare repository, so that attributes in the tree have no effect.
-        base: commit of the pin.
-        head: last commit.
-    """
+    """Patches of the commits after `base` up to `head`, with the names and bytes of an export."""
     with tempfile.TemporaryDirectory(prefix="sparkforge-format-") as folder:
+        # As bare, so that attributes in the tree have no effect.
         words = ("-c", "core.bare=true", "format-patch", *FLAGS, "--output-directory", folder)
         said = git.text(*words, f"{base}..{head}", cwd=Path(folder))
         return tuple(Patch(Path(line).name, Path(line).read_bytes()) for line in said.splitlines())

@@ -43,7 +43,7 @@ def test_a_sound_series_is_clean(forge):
         (message(body="FILL-IN: say why"), {"README": b"x\n"}, "no intent"),
         (message(tests=["tests/patches/demo/test_gone.py"]), {"README": b"x\n"}, "no test"),
         (message().replace("Pending", "Perhaps"), {"README": b"x\n"}, "a trailer is wrong"),
-        (message(depends=["V-09"]), {"README": b"x\n"}, "depends on what is not before it"),
+        (message(depends=["V-09"]), {"README": b"x\n"}, "depends on a patch that is not before it"),
         (message(drop="exists README"), {"README": b"x\n"}, "needless at this pin"),
         (message(), {"pkg/code.py": b"def broken(:\n"}, "its Python does not compile"),
         (message(), {"pkg/new.py": b"x = \0\n"}, "its Python does not compile"),
@@ -76,14 +76,14 @@ def test_one_id_for_two_patches(forge):
 
 def test_depends_on_a_later_patch(forge):
     laid(forge, (message("V-02", depends=["V-01"]), {"README": b"x\n"}), TWO[0])
-    assert ("depends on what is not before it", "V-01 comes after it") in whats(forge)
+    assert ("depends on a patch that is not before it", "V-01 comes after it") in whats(forge)
 
 
 def test_depends_on_a_patch_of_another_upstream(forge, tmp_path):
     (tmp_path / "other").mkdir()
     other = make_forge(tmp_path / "other")
     laid(forge, (message("V-01", depends=["F-01"]), {"README": b"x\n"}))
-    assert [what for what, _ in whats(forge)] == ["depends on what is not before it"]
+    assert [what for what, _ in whats(forge)] == ["depends on a patch that is not before it"]
     laid(other, (message("F-01"), {"README": b"x\n"}))
     elsewhere = replace(other.place, name="other")
     assert whats(forge, elsewhere) == []
@@ -132,4 +132,4 @@ def test_order_that_is_wrong_is_a_fault_and_no_exception(forge):
 def test_a_stray_file(forge):
     laid(forge, *TWO)
     (forge.place.folder / "notes.orig").write_text("")
-    assert [what for what, _ in whats(forge)] == ["no part of a series"]
+    assert [what for what, _ in whats(forge)] == ["not part of a series"]

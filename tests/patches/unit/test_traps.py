@@ -98,7 +98,7 @@ def test_a_second_file_without_its_git_line(forge, patch):
 
 def test_a_hunk_that_lost_a_line(forge, patch):
     raw = patch.raw.replace(b" line 18\n", b"")
-    with pytest.raises(BadInput, match="does not hold the lines that it says"):
+    with pytest.raises(BadInput, match="has another length than it says"):
         _ = read(forge.git, patch.name, raw).sections[0].hunks
 
 
