@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import build
+import compiling
 import edits
 import judge
 
@@ -58,24 +58,24 @@ def main() -> int:
         if not options.tree_id:
             parser.error(f"{mark} is not there: say which tree this is, --tree-id ID")
         record.tree(tree, "flashinfer", options.tree_id)
-    out = build.folder(options.build.resolve())
-    kernels = (*build.KERNELS, *build.DEFECTS)
-    made = build.objects(tree, out, kernels, options.jobs, op=not options.gemm_only)
+    out = compiling.folder(options.build.resolve())
+    kernels = (*compiling.KERNELS, *build.DEFECTS)
+    made = compiling.objects(tree, out, kernels, options.jobs, op=not options.gemm_only)
     record.read([tree / edit.path for edit in (*edits.TWIN, *edits.PLANTED)])  # copies of these are compiled
     record.compiled(out)
 
     problems: list[str] = []
-    twin = build.link(out, made, build.KERNELS, "twin")
+    twin = compiling.link(out, made, compiling.KERNELS, "twin")
     device, *lines = run(problems, twin) or [{}]
     planted: dict[str, list[dict[str, Any]]] = {}
     for name in judge.INPUT_DEFECTS:
         planted[name] = run(problems, twin, "--case", "edges", "--plant", name)[1:]
     for kernel in build.DEFECTS:
-        program = build.link(out, made, [kernel], kernel.name)
+        program = compiling.link(out, made, [kernel], kernel.name)
         planted[f"kernel {kernel.planted}"] = run(problems, program, "--case", "edges")[1:]
     pairs: list[dict[str, Any]] = []
     if not options.gemm_only:
-        op = build.link(out, made, build.KERNELS, "op", build.OP)
+        op = compiling.link(out, made, compiling.KERNELS, "op", compiling.OP)
         pairs = run(problems, op)[1:]
         for name in judge.OP_DEFECTS:
             planted[f"op {name}"] = run(problems, op, "--plant", name)[1:]
@@ -106,7 +106,9 @@ def start_program(out: Path) -> Path:
     """The program that tries which starts a copy may have."""
     program = out / "tma_start"
     architecture = next(flag for flag in build.FLAGS if flag.startswith("-gencode"))
-    subprocess.run([build.nvcc(), "-std=c++17", architecture, build.HERE / "tma_start.cu", "-o", program], check=True)
+    subprocess.run(
+        [compiling.nvcc(), "-std=c++17", architecture, compiling.HERE / "tma_start.cu", "-o", program], check=True
+    )
     return program
 
 
