@@ -89,6 +89,31 @@ def carry(
         print("\n".join([reporting.summary(one), "", reporting.table(one), *reporting.details(one)]))
 
 
+@task(
+    help={
+        "component": "vllm or flashinfer",
+        "releases": "releases, with commas between; every final one after the pin where none is named",
+        "stack": STACK,
+        "report": "write the table there, as Markdown",
+        "json": JSON,
+    }
+)
+def matrix(
+    _: Context, component: str, releases: str = "", stack: str = _DEFAULT, report: str = "", json: bool = False
+) -> None:
+    """A series over many releases in one table: where each patch first broke or was upstreamed."""
+    from sparkforge.patches.rebase import matrix as table
+
+    of_stack, store = opened(stack, as_json=json)
+    found = table.matrix(of_stack, store, component, releases.replace(",", " ").split())
+    if report:
+        write_file(Path(report), table.markdown(found).encode())
+    if json:
+        put(found)
+    else:
+        print(table.markdown(found))
+
+
 def _resume(component: str, accepted: frozenset[str], *, abort: bool) -> None:
     from sparkforge.patches.rebase import move
 
