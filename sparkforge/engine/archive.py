@@ -16,7 +16,7 @@ from pathlib import Path
 from sparkforge.core.platforms import Platform
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_CREATED = "2025-01-01T00:00:00Z"  # of the archive format's own kind: a time would make each build another image
+_CREATED = "2025-01-01T00:00:00Z"  # a real time would make every build another image
 
 
 def write(root: Path, archive: Path, *, tag: str, platform: Platform, made_by: str, labels: Mapping[str, str]) -> str:

@@ -1,9 +1,9 @@
-"""Buildah: the same Dockerfile without a daemon, with `--isolation chroot`, which asks the kernel for least.
+"""Buildah: builds the same Dockerfile without a daemon, with `--isolation chroot`, which needs the fewest rights.
 
-Four things are its own. Layers are kept only with `--layers`, and a health check only in Docker's format. It
-reuses a `RUN` whose mounted files have changed (1.28), so every RUN of ours names the digest of what it mounts.
-`buildah run` knows no entrypoint, kills its child on SIGTERM instead of passing the signal on, and shares the
-network and the process ids of the host; `Container` makes up for each.
+Where it differs from Docker: it keeps layers only with `--layers`, and a health check only in Docker's format. It
+reuses a `RUN` whose mounted files have changed (1.28), so every RUN of ours names the digest of what it mounts. And
+`buildah run` ignores the entrypoint, kills its child on SIGTERM, and shares network and process ids with the host;
+`BuildahContainer` makes up for that.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Buildah:
         words = [self.program, "build", *_ISOLATION, "--layers", "--force-rm", "--format", "docker"]
         words += ["--file", str(recipe.dockerfile), "--target", recipe.target]
         words += ["--tag", tag, "--platform", recipe.platform.oci]
-        # chroot isolation has the host's network and refuses another; nothing in a RUN without `network` uses it.
+        # chroot isolation always has the host's network; no RUN uses it unless its recipe says `network`.
         for name, value in sorted(recipe.args.items()):
             words += ["--build-arg", f"{name}={value}"]
         for name, value in sorted(recipe.labels.items()):
@@ -96,17 +96,17 @@ class Buildah:
             streamed([*words, str(recipe.context)], name=self.name)
         after = self.image_id(tag)
         if before and before != after:
-            # What had this name goes, unless it has another one or a container: only its own layers are lost.
+            # Remove what had this name, unless it has another one or a container: only its own layers are lost.
             self._do("rmi", before, check=False)
         return after
 
     def sweep(self) -> list[str]:
-        """Remove the working containers that killed builds of ours left; the caller holds the lock of builds."""
+        """Remove working containers that killed builds left behind; the caller holds the lock of builds."""
         listed = json.loads(self._do("containers", "--json").text or "null") or []
         gone: list[str] = []
         for container in listed:
             name = str(container["containername"])
-            if not name.endswith(_WORKING):  # a run of ours, or another's
+            if not name.endswith(_WORKING):  # of a run, not of a build
                 continue
             said = self._do("inspect", "--type", "container", container["id"], check=False)
             labels = json.loads(said.text)["Docker"]["config"].get("Labels") if said.code == 0 else None
@@ -204,7 +204,7 @@ class Buildah:
         """Start a container and return at once."""
         if launch.gpus:
             raise EnvironmentLacks(
-                "buildah gives a container no GPU", why="--isolation chroot has no device hooks", do="use Docker"
+                "buildah cannot give a container GPUs", why="--isolation chroot has no device hooks", do="use Docker"
             )
         tag = full_tag(launch.image)
         config = self.config(tag)
@@ -270,7 +270,7 @@ class BuildahContainer:
         return run([self.engine.program, "run", *self.flags, self.id, "--", *command], check=check)
 
     def stray(self) -> list[int]:
-        """Processes that were started in it and live on, the first one included."""
+        """Processes that were started in it and still run, the first one included."""
         mark = f"{_MARK}={self.id}".encode()
         found = []
         for folder in Path("/proc").iterdir():

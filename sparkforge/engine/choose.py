@@ -1,8 +1,7 @@
-"""Which engine builds: the first Docker client that proves able, else buildah; and the reason, said aloud.
+"""Which engine builds: the first Docker client that works, else buildah; and why.
 
-A proof costs about a second, so its verdict is kept in the store under the program's own identity and the
-engine's version, and asked again when either changes. What failed is asked anew each time: a person may have
-just mended it.
+An engine works if it built the proof. That costs about a second, so a passed proof is kept in the store for this
+program and this version of the engine. A failed one is repeated each time: a person may have just mended it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NAMES = ("auto", "docker", "buildah")
 
 
 def candidates(name: str = "auto") -> list[Engine]:
-    """Engines of this machine in the order of preference.
+    """Engines of this machine, the preferred one first.
 
     Raises:
         BadInput: no engine has that name.
@@ -41,11 +40,11 @@ def candidates(name: str = "auto") -> list[Engine]:
 def choose(store: Store, name: str = "auto") -> tuple[Engine, str]:
     """The engine to build with, and why it is that one.
 
-    The answer is kept, so that the next build asks one engine and not all that failed before it; it is looked for
-    anew when that engine is not able any more, and by `invoke setup`, which removes it.
+    The answer is kept, so that the next build does not try again what failed before. It is dropped when that engine
+    no longer works, and by `invoke setup`.
 
     Raises:
-        EnvironmentLacks: none proves able; the error says what each said.
+        EnvironmentLacks: none works; the error says why each does not.
     """
     found = candidates(name)
     kept = _answer(store, name)
@@ -63,14 +62,14 @@ def choose(store: Store, name: str = "auto") -> tuple[Engine, str]:
             return engine, why
         refused.append(verdict.reason)
     raise EnvironmentLacks(
-        "no container engine proves able" if name == "auto" else f"{name} does not prove able",
+        "no working container engine found" if name == "auto" else f"{name} does not work here",
         why="\n       ".join(refused) or "neither docker nor buildah is installed",
         do="invoke setup",
     )
 
 
 def forget(store: Store) -> None:
-    """Look at every engine anew the next time."""
+    """Try every engine again the next time."""
     for name in NAMES:
         _answer(store, name).unlink(missing_ok=True)
 
@@ -80,10 +79,10 @@ def _answer(store: Store, name: str) -> Path:
 
 
 def find(store: Store, tag: str, name: str = "auto") -> Engine:
-    """The able engine that holds an image.
+    """The working engine that holds an image.
 
     Raises:
-        EnvironmentLacks: no engine is able.
+        EnvironmentLacks: no engine works.
         BadInput: none has the image.
     """
     able = [engine for engine in candidates(name) if proven(store, engine).able]
@@ -97,7 +96,7 @@ def find(store: Store, tag: str, name: str = "auto") -> Engine:
 
 
 def proven(store: Store, engine: Engine) -> Able:
-    """The verdict on an engine, from the store where it was able and is the same still."""
+    """The verdict on an engine; from the store, if it passed and is still the same."""
     answer = engine.answer()
     if answer is None:
         return engine.prove()

@@ -1,11 +1,8 @@
-"""What every container engine can do for us, whichever it is.
+"""What we ask of a container engine: build the one Dockerfile, hold images, run them.
 
-An `Engine` builds the one Dockerfile, holds images, and runs them. Images are named by tags that start with
-`localhost/`, because one engine adds that prefix by itself and the other would ask a public registry for a
-name without it.
-
-A `Container` is a run in progress. Its ports are the host's: an engine without a network namespace of its own
-cannot translate them, so a caller picks one free port and gives it to the server and to `ports` alike.
+Tags of images start with `localhost/`: buildah adds that prefix by itself, and Docker would ask a public registry for
+a name without it. A container has the same port numbers inside and outside: buildah's has no network of its own, so a
+caller picks one free port and gives it to the server and to `ports` alike.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ class Able:
 
     Attributes:
         able: whether it built the proof.
-        reason: what it is, or the first line of why not.
-        version: of the engine, empty where it did not answer.
+        reason: the engine's name and version, or one line about why it does not work.
+        version: of the engine, empty if it did not answer.
     """
 
     able: bool
@@ -50,9 +47,9 @@ class Layer:
     """One layer of an image, lowest first in every list.
 
     Attributes:
-        digest: sha256 of its uncompressed archive ("diff id"), the same for equal content.
+        digest: sha256 of its uncompressed archive ("diff id"); equal content has an equal digest.
         made_by: the instruction that made it, as the engine recorded it.
-        size: bytes of its content; None where the engine does not tell.
+        size: bytes of its content; None if the engine does not say.
     """
 
     digest: str
@@ -82,7 +79,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One build: what goes in and what comes out.
+    """The input of one build.
 
     Attributes:
         context: directory with everything that the Dockerfile reads.
@@ -147,7 +144,7 @@ class Launch:
 
 
 class Container(Protocol):
-    """A run in progress, or one that has ended and is not removed yet."""
+    """A run that has not been removed yet."""
 
     @property
     def id(self) -> str:
@@ -187,15 +184,15 @@ class Engine(Protocol):
         """What identifies the engine that answers now; None if none does."""
 
     def prove(self) -> Able:
-        """Build a file with one `RUN --mount`; an engine that cannot is no engine of ours."""
+        """Try to build a file with one `RUN --mount`, which every image of ours needs."""
 
     def root(self) -> Path:
         """Directory of its images, for disk needs."""
 
     def build(self, recipe: Recipe) -> str:
-        """Build and tag an image; its id. CheckFailed when the build fails, and the tag stays with what had it.
+        """Build and tag an image; its id. On failure (CheckFailed) the tag keeps the old image.
 
-        Otherwise that image is removed, unless it has another name or a container.
+        On success the old image is removed, unless it has another name or a container.
         """
 
     def has(self, tag: str) -> bool:
@@ -236,7 +233,7 @@ class Engine(Protocol):
 
 
 def streamed(words: Sequence[str], *, name: str, env: Mapping[str, str] | None = None) -> None:
-    """Run a build with its lines before the user's eyes, on standard error: standard output is for results.
+    """Run a build and show its lines on standard error; standard output is for results.
 
     Raises:
         CheckFailed: the build failed.
@@ -245,7 +242,7 @@ def streamed(words: Sequence[str], *, name: str, env: Mapping[str, str] | None =
     if done.code:
         raise CheckFailed(
             f"{name} could not build the image",
-            why=f"it ended with status {done.code}; its own words stand above",
+            why=f"it ended with status {done.code}; its log is above",
             do=f"to see the command: SPARKFORGE_TRACE=1; to try another engine: --engine {OTHER[name]}",
         )
 

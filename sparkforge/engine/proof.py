@@ -1,9 +1,8 @@
-"""The smallest build that shows an engine able: one `RUN` with a mount, from nothing.
+"""The smallest build that shows that an engine works: one `RUN` with a mount, from an empty image.
 
-An engine's version says little: a newer client without its build plugin, a daemon whose store cannot mount, a
-machine that forbids namespaces all look fine until a build begins. So an engine is asked to build this. It needs
-no base image and no network: the one program in it is written here, byte by byte. It opens a file of the mounted
-directory and exits with 0 if that went well, else with 1.
+Versions say little: a newer client without its build plugin, a daemon whose store cannot mount, a machine that forbids
+namespaces all look fine until a build begins. So an engine builds this. It needs no base image and no network: its one
+program is written here, byte by byte. It opens a file of the mounted directory; its status is 0 if it could, else 1.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ def lay(folder: Path, platform: Platform) -> None:
 
 
 def attempt(build: Callable[[Path], object]) -> str:
-    """Let an engine build the proof; the empty string, or the line that says why it cannot."""
+    """Let an engine build the proof; why it cannot in one line, empty if it can."""
     with tempfile.TemporaryDirectory(prefix="sparkforge-proof-") as name:
         folder = Path(name)
         lay(folder, Platform.host())
@@ -86,7 +85,7 @@ def attempt(build: Callable[[Path], object]) -> str:
 
 
 def last_line(text: str) -> str:
-    """The line of a program's output that says most: the first that speaks of an error, else the last."""
+    """The most useful line of a program's output: the first that names an error, else the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines[1:] if "error" in line.lower() or "cannot" in line.lower()]
     return (errors or lines or ["it said nothing"])[0 if errors else -1]

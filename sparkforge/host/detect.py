@@ -1,4 +1,4 @@
-"""What this machine is and has, as one value: read from files and programs, changed by nothing."""
+"""What this machine is and has; reading it changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOKED_FOR = (
 
 @dataclass(frozen=True)
 class Distribution:
-    """A Linux distribution, as its own files say it.
+    """A Linux distribution, from its own files.
 
     Attributes:
         id: debian, ubuntu, ...
@@ -56,15 +56,15 @@ class Host:
     Attributes:
         distribution: what it runs.
         platform: what it is.
-        root: whether we may change it.
+        root: whether this process is root's.
         systemd: whether systemd runs it.
-        programs: those of the programs that we look for that are there.
-        files: those of the files that we look for that are there.
+        programs: the programs that are there, of those that we look for.
+        files: the files that are there, likewise.
         able: engines that work, in words.
         refused: engines that do not work, each with its reason.
         daemon: whether a Docker daemon answers us.
         candidates: packages that apt could install now.
-        emulated: platforms whose programs run here by emulation.
+        emulated: platforms whose programs run here, by emulation or not.
         user: name of who runs this.
         barred: whether a Docker daemon is there whose socket is closed to this process.
         member: whether the user is in the group docker, perhaps since after this login.
@@ -98,7 +98,7 @@ def distribution(os_release: Path = OS_RELEASE, dgx_release: Path = DGX_RELEASE)
 
 
 def read_assignments(path: Path) -> dict[str, str]:
-    """KEY="value" lines of a file (os-release(5)); empty where there is no such file."""
+    """KEY="value" lines of a file (os-release(5)); empty if there is no such file."""
     try:
         lines = path.read_text(errors="replace").splitlines()
     except OSError:
@@ -119,7 +119,7 @@ def detect(store: Store, packages: Iterable[str] = ()) -> Host:
     """This machine as it is now.
 
     Args:
-        store: verdicts on engines are kept there.
+        store: keeps verdicts on engines.
         packages: names to ask apt about.
     """
     able: list[str] = []

@@ -1,4 +1,4 @@
-"""What setup would do on a machine, and why: a list of actions, made from a value, so that it can be read first."""
+"""What setup would do on a machine, and why. A plan is only a value: nothing is changed here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Action:
 
 
 def wanted(host: Host, platform: Platform) -> dict[str, str]:
-    """Packages that the machine lacks for building images for a platform, each with the reason."""
+    """Packages that are missing for building images for a platform, each with the reason."""
     programs = _programs(host, platform)
     lacks = {package: why for package, (program, why) in programs.items() if program not in host.programs}
     if host.distribution.id != "debian" and DEBIAN_KEYS not in host.files:
@@ -47,13 +47,13 @@ def wanted(host: Host, platform: Platform) -> dict[str, str]:
     if "dockerd" not in host.programs:
         lacks |= _docker(host)
     elif host.daemon and "buildah" not in host.programs:
-        # A Docker that answers and still cannot build is not ours to repair; the other engine needs no daemon.
+        # A Docker that answers and cannot build is not ours to repair. Buildah needs no daemon.
         lacks["buildah"] = "builds where Docker cannot: " + "; ".join(host.refused)
     return lacks
 
 
 def _programs(host: Host, platform: Platform) -> dict[str, tuple[str, str]]:
-    """Package to the program that shows it is there, and why it is wanted."""
+    """For each package: the program that shows that it is installed, and why it is needed."""
     found = {
         "git": ("git", "patch series are applied by git"),
         "g++": ("g++", "host compiler of nvcc"),
@@ -61,7 +61,7 @@ def _programs(host: Host, platform: Platform) -> dict[str, tuple[str, str]]:
     }
     if not host.root:
         found["uidmap"] = ("newuidmap", "lets mmdebstrap and buildah work without root")
-    if host.platform == AMD64:  # the product is arm64: a machine of another kind compiles its kernels for it
+    if host.platform == AMD64:  # images are for arm64: this machine compiles their kernels
         found["g++-aarch64-linux-gnu"] = ("aarch64-linux-gnu-g++", "host compiler for kernels for linux/arm64")
     if host.distribution.id != "debian":
         found["gpg"] = ("gpg", "tells mmdebstrap which key signs the bootstrap base")
@@ -74,21 +74,21 @@ def _programs(host: Host, platform: Platform) -> dict[str, tuple[str, str]]:
 
 def _docker(host: Host) -> dict[str, str]:
     why = "no container engine: " + ("; ".join(host.refused) or "none is installed")
-    # From Docker 23 on the client builds through a plugin that Ubuntu packages by itself.
+    # From Docker 23 on the client builds through a plugin, a package of its own on Ubuntu.
     more = {"docker-buildx": "the build plugin of this Docker"} if host.distribution.id == "ubuntu" else {}
     return {"docker.io": why, **more}
 
 
 def plan(host: Host, platform: Platform, *, fallback: bool = False) -> list[Action]:
-    """What is to be done to build images for a platform on a machine; nothing where nothing is missing.
+    """What to do before images for a platform can be built; empty if nothing is missing.
 
     Args:
         host: the machine as it is.
         platform: of the images.
-        fallback: Docker was set up and does not work: take buildah.
+        fallback: Docker was tried and does not work: use buildah.
 
     Raises:
-        EnvironmentLacks: a distribution whose packages are not known; names what to install by hand.
+        EnvironmentLacks: an unknown distribution; names what to install by hand.
     """
     lacks = wanted(host, platform)
     if fallback and not host.able:
@@ -105,7 +105,7 @@ def plan(host: Host, platform: Platform, *, fallback: bool = False) -> list[Acti
                 do="install these by hand, then run it again: Debian 12, Ubuntu 24.04 and DGX OS are known",
             )
         actions += _install(host, lacks)
-    # A Docker that is only stopped is started even where buildah would do: it is the engine of the first choice.
+    # A stopped Docker is started even if buildah works: Docker is the first choice.
     wants_docker = "docker.io" in lacks or ("dockerd" in host.programs and (host.root or not host.able))
     if host.barred and not host.able:
         actions.append(let_in(host))

@@ -133,7 +133,7 @@ def test_an_engine_is_proven_once_and_the_verdict_kept(store, monkeypatch):
 def test_an_image_made_from_an_archive_is_the_same_image_in_every_engine(store, tmp_path, name):
     able = [one for one in candidates(name) if proven(store, one).able]
     if not able:
-        pytest.skip(f"no {name} that proves able here: invoke setup")
+        pytest.skip(f"no {name} that works here: invoke setup")
     engine, tag = able[0], "localhost/sparkforge-test:archive"
     root = tmp_path / "root.tar"
     with tarfile.open(root, "w") as tar:

@@ -1,4 +1,4 @@
-"""Engines that prove able here, a base, and a small stack of made wheels to build images from."""
+"""Engines that work here, a base, and a small stack of made wheels to build images from."""
 
 import importlib.util
 import json
@@ -48,7 +48,7 @@ def engine(request):
         if verdict.able:
             return one
         print(verdict.reason)
-    pytest.skip(f"no {request.param} that proves able here: invoke setup")
+    pytest.skip(f"no {request.param} that works here: invoke setup")
 
 
 @pytest.fixture(scope="session")
