@@ -177,8 +177,10 @@ def test_a_start_that_must_work_and_does_not_is_a_failure(judge):
 
 
 def test_each_tile_is_compiled_in_every_variant(load, judge):
-    build = load("build")
-    made = [(f"128x{kernel.tile_n}x128", kernel.swap_ab, kernel.fusion) for kernel in build.KERNELS]
+    compiling = load("compiling")
+    made = [(f"128x{kernel.tile_n}x128", kernel.swap_ab, kernel.fusion) for kernel in compiling.KERNELS]
     assert sorted(made) == sorted(judge.KERNELS)
-    assert len({kernel.name for kernel in (*build.KERNELS, *build.DEFECTS)}) == len(build.KERNELS) + len(build.DEFECTS)
-    assert {kernel.planted for kernel in build.DEFECTS} == {1, 2, 3, 4, 5, 6}
+    assert len({kernel.name for kernel in (*compiling.KERNELS, *compiling.DEFECTS)}) == len(compiling.KERNELS) + len(
+        compiling.DEFECTS
+    )
+    assert {kernel.planted for kernel in compiling.DEFECTS} == {1, 2, 3, 4, 5, 6}

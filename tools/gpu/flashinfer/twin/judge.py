@@ -14,7 +14,7 @@ CASES = (
     "every", "edges", "full-first", "one-token", "one-token-garbage", "gate-up", "one-expert", "plain-store",
 )  # fmt: skip
 INPUT_DEFECTS = ("rows", "expert", "output")
-KERNEL_DEFECTS = 6  # build.DEFECTS
+KERNEL_DEFECTS = 6  # compiling.DEFECTS
 TOKENS = (1, 5, 96)
 OP_DEFECTS = ("scales1", "halves", "expert2", "bias2")
 # Of the op's output, relative to the whole: BF16 alone gives 0.002 to 0.004.

@@ -59,7 +59,7 @@ def main() -> int:
             parser.error(f"{mark} is not there: say which tree this is, --tree-id ID")
         record.tree(tree, "flashinfer", options.tree_id)
     out = compiling.folder(options.build.resolve())
-    kernels = (*compiling.KERNELS, *build.DEFECTS)
+    kernels = (*compiling.KERNELS, *compiling.DEFECTS)
     made = compiling.objects(tree, out, kernels, options.jobs, op=not options.gemm_only)
     record.read([tree / edit.path for edit in (*edits.TWIN, *edits.PLANTED)])  # copies of these are compiled
     record.compiled(out)
@@ -70,7 +70,7 @@ def main() -> int:
     planted: dict[str, list[dict[str, Any]]] = {}
     for name in judge.INPUT_DEFECTS:
         planted[name] = run(problems, twin, "--case", "edges", "--plant", name)[1:]
-    for kernel in build.DEFECTS:
+    for kernel in compiling.DEFECTS:
         program = compiling.link(out, made, [kernel], kernel.name)
         planted[f"kernel {kernel.planted}"] = run(problems, program, "--case", "edges")[1:]
     pairs: list[dict[str, Any]] = []
@@ -105,7 +105,7 @@ def main() -> int:
 def start_program(out: Path) -> Path:
     """The program that tries which starts a copy may have."""
     program = out / "tma_start"
-    architecture = next(flag for flag in build.FLAGS if flag.startswith("-gencode"))
+    architecture = next(flag for flag in compiling.FLAGS if flag.startswith("-gencode"))
     subprocess.run(
         [compiling.nvcc(), "-std=c++17", architecture, compiling.HERE / "tma_start.cu", "-o", program], check=True
     )
