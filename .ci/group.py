@@ -143,11 +143,6 @@ def skipped(root: Path) -> int:
     return 1 if wrong else 0
 
 
-def judge(result: dict[str, Any]) -> list[str]:
-    """What is wrong with results/ci/groups.json: every group passed, so only an empty one is."""
-    return [] if result["groups"] else ["no group was run"]
-
-
 def main() -> int:
     """Parse the words and do it; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

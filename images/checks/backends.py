@@ -163,7 +163,7 @@ def _attention(backend: str, cache: str, sinks: str, capability: tuple[int, int]
 
 def _dense() -> Iterator[dict[str, Any]]:
     from vllm.model_executor.layers.quantization.online.mxfp4 import has_marlin, marlin_rows  # noqa: PLC0415
-    from vllm.utils.decode_kernels import has_decode_kernel  # noqa: PLC0415
+    from vllm.utils.decode_kernels import decode_kernels  # noqa: PLC0415
     from vllm.utils.mxfp4_layers import MXFP4_LAYERS, parse_mxfp4_layers  # noqa: PLC0415
 
     shapes = {"qkv": (5120, 2880), "o": (2880, 4096), "lm_head": (201088, 2880)}
@@ -175,7 +175,7 @@ def _dense() -> Iterator[dict[str, Any]]:
             yield {"what": "dense", "flags": flags, "chosen": "refused", "why": str(refusal)}
             continue
         with switched():
-            few = " and decode kernels for few tokens" if has_decode_kernel("dense") else ""
+            few = " and decode kernels for few tokens" if decode_kernels("dense") else ""
         by = f"Marlin{few}" if has_marlin() else "BF16 with MXFP4 values"
         chosen = {name: by if name in held and marlin_rows(*shapes[name]) else "BF16" for name in MXFP4_LAYERS[1:]}
         yield {"what": "dense", "flags": flags, "chosen": chosen, "why": "quantized at load" if held[1:] else "default"}

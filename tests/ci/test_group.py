@@ -137,8 +137,6 @@ def test_what_a_group_reads_is_there_and_what_is_committed_is_what_a_run_wrote()
         kept = json.loads((ROOT / group.RECORDS).read_bytes())
         assert group.known(ROOT) == kept["groups"]
         assert set(kept["groups"]) <= set(said["groups"])
-        assert group.judge(kept) == []
-    assert group.judge({"groups": {}}) != []
 
 
 def test_every_test_is_in_one_group():

@@ -96,14 +96,27 @@ def test_every_client_on_path_is_a_candidate_in_order(tmp_path, monkeypatch):
     assert [engine.program for engine in clients()][:2] == [str(one), str(two)]
 
 
-def test_a_client_that_cannot_build_is_refused_with_its_own_words(tmp_path):
-    answer = 'version) echo "{\\"Server\\": {\\"Version\\": \\"1\\"}}"'
-    script = f'case "$1" in {answer};; *) echo "ERROR: no buildx" >&2; exit 1;; esac'
-    verdict = Docker(str(client(tmp_path, script))).prove()
+@pytest.fixture
+def answering(monkeypatch):
+    """A daemon that answers, whether or not one runs here; what builds is the client."""
+    monkeypatch.setattr(Docker, "_version", lambda _: "1 on Linux 6")
+    monkeypatch.setattr(Docker, "untag", lambda *_: None)
+
+
+def test_a_docker_without_its_daemon_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    program = str(client(tmp_path, "exit 0"))
+    verdict = Docker(program).prove()
+    assert not verdict.able
+    assert program in verdict.reason
+
+
+def test_a_client_that_cannot_build_is_refused_with_its_own_words(tmp_path, answering):
+    verdict = Docker(str(client(tmp_path, "echo ERROR: no buildx >&2; exit 1"))).prove()
     assert (verdict.able, "ERROR: no buildx" in verdict.reason) == (False, True)
 
 
-def test_no_engine_at_all_is_status_3_and_names_what_each_said(store, tmp_path, monkeypatch):
+def test_no_engine_at_all_is_status_3_and_names_what_each_said(store, tmp_path, monkeypatch, answering):
     broken = Docker(str(client(tmp_path, "echo daemon down >&2; exit 1")))
     monkeypatch.setattr("sparkforge.engine.choose.clients", lambda: [broken])
     monkeypatch.setattr("shutil.which", lambda name: None)

@@ -31,7 +31,7 @@ STEPS = {
         "cat /etc/debian_version && python3 --version && git --version && ! command -v nvcc && ! command -v g++"
         " && ! command -v docker && ! test -e /usr/local/cuda && ! test -e /opt/cuda"
     ),
-    "install": "python3 -m venv .venv && .venv/bin/pip install --quiet -e '.[dev]'",
+    "install": "python3 -m venv .venv && .venv/bin/pip install -qq -e '.[dev]'",
     "compilers": "apt-get update -q && apt-get install -y -q --no-install-recommends g++ g++-aarch64-linux-gnu",
     "lint, types and fast tests": ".venv/bin/invoke test --fast",
     "tests that compile": ".venv/bin/invoke test --group compile",

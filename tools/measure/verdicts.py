@@ -98,3 +98,8 @@ def tolerances(result: dict[str, Any]) -> list[str]:
     found = [f"{kind}: {sorted(wanted - set(cases))} not measured" for kind, cases in result["logits"].items()
              if set(cases) != wanted]  # fmt: skip
     return found + ([] if set(result["logits"]) == CACHES else ["not every kind of cache was measured"])
+
+
+def groups(result: dict[str, Any]) -> list[str]:
+    """Only groups that passed are kept, so what can be wrong is that there is none."""
+    return [] if result["groups"] else ["no group was run"]
