@@ -27,7 +27,7 @@ _STYLES = {
     "yellow": ("plan", "skipped", "stale", "unbound", "warning"),
 }
 _STYLE_OF = {word: style for style, words in _STYLES.items() for word in words}
-_LOG_SECONDS = 10.0  # between two lines of progress where there is no terminal
+_LOG_SECONDS = 10.0  # between two lines of progress if there is no terminal
 
 _quiet = False
 
@@ -75,15 +75,7 @@ def timed(what: str) -> Iterator[None]:
 
 @dataclass
 class Meter:
-    """Progress of a download: a bar on a terminal, a line every ten seconds elsewhere.
-
-    Use as a context manager; the end of the block prints the total.
-
-    Attributes:
-        what: is downloaded.
-        total: bytes to do.
-        done: bytes done.
-    """
+    """Progress of a download of `total` bytes, as a context: a bar on a terminal, else a line every ten seconds."""
 
     what: str
     total: int

@@ -34,13 +34,7 @@ class Ran(msgspec.Struct, frozen=True):
 
 @dataclass
 class Pipeline:
-    """Runs steps in order and records what each of them read.
-
-    Attributes:
-        store: holds the records.
-        line: what is built (stack, target, platform); each line has records of its own.
-        dry: only say what would be done.
-    """
+    """Runs steps in order and records what each read, apart for each `line`; a dry one only says what it would do."""
 
     store: Store
     line: str

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,11 +38,8 @@ class Store:
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as refused:
-            raise EnvironmentLacks(
-                "the store cannot be created",
-                why=str(refused),
-                do="set SPARKFORGE_STORE to a folder that you can write",
-            ) from refused
+            do = "set SPARKFORGE_STORE to a folder that you can write"
+            raise EnvironmentLacks("the store cannot be created", why=str(refused), do=do) from refused
         return cls(root)
 
     def path(self, kind: str, key: str) -> Path:
@@ -91,17 +88,10 @@ class Store:
         gone: list[Path] = []
         for left in self.root.glob(f"*/{_PARTIAL}*"):
             kind, key = left.parent.name, left.name.removeprefix(_PARTIAL).rpartition("-")[0]
-            held = FileLock(self.root / "locks" / f"{kind}-{key}.lock")
             (self.root / "locks").mkdir(exist_ok=True)
-            try:
-                held.acquire(timeout=0)
-            except TimeoutError:
-                continue
-            try:
+            with suppress(TimeoutError), FileLock(self.root / "locks" / f"{kind}-{key}.lock", timeout=0):
                 remove(left)
                 gone.append(left)
-            finally:
-                held.release()
         return gone
 
 

@@ -61,11 +61,11 @@ def base_for(stack: Stack, python: tuple[int, int]) -> Base:
         if base.python == f"{python[0]}.{python[1]}":
             return base
     known = ", ".join(sorted({base.python for base in stack.bases.values()}))
-    raise EnvironmentLacks(
+    what, do = (
         f"there is no runtime lock for Python {python[0]}.{python[1]}",
-        why=f"{stack.name} has locks for {known}",
-        do=f"python{known.split(', ')[0]} -m venv .venv  and install again",
+        f"python{known.split(', ')[0]} -m venv .venv",
     )
+    raise EnvironmentLacks(what, why=f"{stack.name} has locks for {known}", do=f"{do}, then install again")
 
 
 def wanting(store: Store, stack: Stack, target: Target = "cpu") -> tuple[fetch.Wanted, ...]:

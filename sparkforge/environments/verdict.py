@@ -36,18 +36,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """Whether one test file proves one patch.
+    """Whether one test file proves one patch, and why not.
 
     Attributes:
-        id: of the patch.
-        test: file, relative to the checkout.
-        verdict: see Verdict.
-        why: the reason if it is not proved.
         proving: tests that fail by assertion without the patch and pass with it.
-        passed: tests that pass with the series.
-        skipped: tests that were skipped with the series, with their reasons.
+        passed, skipped: tests that pass, or are skipped (with reasons), with the whole series.
         left_out: other patches that were removed with it.
-        cached: from the store.
     """
 
     id: str
@@ -76,15 +70,7 @@ def judged(
     without: Sequence[Outcome],
     run_with: Callable[[], Sequence[Outcome]],
 ) -> Proof:
-    """Proof from the outcomes of one test file.
-
-    Args:
-        name: id of the patch.
-        test: the file.
-        left_out: patches that were removed with it.
-        without: outcomes without the patch.
-        run_with: runs the tests with the whole series; called only if the first outcomes are as they must be.
-    """
+    """Proof from the outcomes of a test file without a patch; only if those are right, it is run with the series."""
     verdict, why = _without(without)
     having: Sequence[Outcome] = ()
     fails = {one.test for one in without if one.assertion}

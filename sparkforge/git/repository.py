@@ -79,13 +79,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Git:
-    """Git on one repository.
-
-    Attributes:
-        git_dir: the bare repository, or the `.git` of a work tree.
-        work_tree: the work tree, if there is one.
-        index: an index file instead of the repository's own; commands run in its folder.
-    """
+    """Git on a bare repository, or on a work tree and its `.git`; `index` is a file used instead of the usual index."""
 
     git_dir: Path
     work_tree: Path | None = None
@@ -102,7 +96,7 @@ class Git:
 
     def repo(self) -> Repo:
         """GitPython's repository, for commits; use it as a context manager, which ends its processes."""
-        made: Repo = _gitpython().Repo(self.git_dir)
+        made: Repo = _gitpython().Repo(self.work_tree or self.git_dir)
         made.git.update_environment(**_ENVIRONMENT)
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 
 from sparkforge.git.repository import Git
@@ -24,14 +25,11 @@ class Revision:
 
 def of(root: Path) -> Revision:
     """Revision of a checkout."""
-    git = Git(root / ".git", root)
     if not (root / ".git").exists():
         return Revision("", "1970-01-01T00:00:00Z")
-    said = git.done(
-        "log", "-1", "--format=%H %cd", "--date=format-local:%Y-%m-%dT%H:%M:%SZ", env={"TZ": "UTC"}, check=False
-    )
-    if said.code:
-        return Revision("", "1970-01-01T00:00:00Z")
-    commit, _, date = said.text.partition(" ")
-    changed = git.done("status", "--porcelain", "--untracked-files=no", check=False).text
-    return Revision(f"{commit}-dirty" if changed else commit, date)
+    with Git(root / ".git", root).repo() as repo:
+        if not repo.head.is_valid():
+            return Revision("", "1970-01-01T00:00:00Z")
+        commit = repo.head.commit
+        date = commit.committed_datetime.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Revision(f"{commit}-dirty" if repo.is_dirty(submodules=False) else str(commit), date)

@@ -95,9 +95,8 @@ def read(path: Path) -> Overlay:
         raw = (path / "manifest.json").read_bytes()
         return Overlay(path, msgspec.json.decode(raw, type=Manifest), hashing.sha256_bytes(raw))
     except (OSError, msgspec.DecodeError) as broken:
-        raise CheckFailed(
-            "a stored overlay is broken", why=f"{path}: {broken}", do=f"rm -r {path}, then run again"
-        ) from broken
+        why, do = f"{path}: {broken}", f"rm -r {path}, then run again"
+        raise CheckFailed("a stored overlay is broken", why=why, do=do) from broken
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,8 @@ class Section:
         try:
             files = list(PatchSet(io.StringIO(text, newline="\n")))
         except UnidiffParseError as bad:
-            raise BadInput(
-                f"{self.patch}: a hunk of {self.path} has another length than it says", why=str(bad)
-            ) from bad
+            what = f"{self.patch}: a hunk of {self.path} has another length than it says"
+            raise BadInput(what, why=str(bad)) from bad
         if len(files) != 1:
             raise BadInput(f"{self.patch}: a file without a `diff --git` line follows {self.path}")
         return tuple(_hunk(hunk) for hunk in files[0])

@@ -15,19 +15,10 @@ from sparkforge.patches.trailers import Trailers, parse
 
 @dataclass(frozen=True)
 class Mail:
-    """A patch that was read.
+    """A patch that was read; `name` is its file name.
 
-    Attributes:
-        name: its file name.
-        author: name of the author.
-        email: address of the author.
-        date: as in the mail.
-        subject: first line, without "[PATCH]".
-        body: everything between subject and trailers.
-        trailers: the metadata.
-        message: subject, body and trailers, as a commit has them.
-        diff: bytes of the file from the first `diff --git` on.
-        sections: the diff, one section a file.
+    `subject` is without "[PATCH]", `body` is without the trailers, and `message` is all three, as a commit has them.
+    `diff` is every byte of the file from the first `diff --git` on.
     """
 
     name: str
@@ -90,16 +81,14 @@ def read(git: Git, name: str, raw: bytes) -> Mail:
     letter = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
     for wanted in ("Author", "Email", "Subject", "Date"):
         if not letter.get(wanted):
-            raise BadInput(
-                f"{name} is not a patch mail", why=f"it has no {wanted}", do="write it with `git format-patch`"
-            )
+            do = "write it with `git format-patch`"
+            raise BadInput(f"{name} is not a patch mail", why=f"it has no {wanted}", do=do)
     if SECTION not in diff:
         raise BadInput(f"{name} has no git diff", why="no line begins with `diff --git`")
     diff = diff[diff.index(SECTION) :]
     if not raw.endswith(diff):
-        raise BadInput(
-            f"{name} is encoded for transport", why="its diff is not in it byte for byte", do="export it with 8bit"
-        )
+        why = "its diff is not in it byte for byte"
+        raise BadInput(f"{name} is encoded for transport", why=why, do="export it with 8bit")
     body, trailers = parse(text)
     return Mail(
         name=name,

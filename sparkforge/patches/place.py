@@ -16,15 +16,9 @@ from sparkforge.inputs.sources import pin_commit
 
 @dataclass(frozen=True)
 class Place:
-    """One upstream of a stack.
+    """One upstream of a stack: the pin's commit and tree in a bare repository, and the folder of its series.
 
-    Attributes:
-        name: of the upstream.
-        git: bare repository that has the pin.
-        commit: of the pin.
-        tree: of the pin.
-        folder: of its series.
-        root: the checkout, at which the paths of `Test:` trailers begin.
+    Paths of `Test:` trailers begin at `root`.
     """
 
     name: str

@@ -26,16 +26,7 @@ FEATURE = re.compile(r"^[A-Z]-\d{2,3}$")
 
 @dataclass(frozen=True)
 class Trailers:
-    """A patch's metadata.
-
-    Attributes:
-        upstream_status: in the words of OpenEmbedded.
-        drop_when: the fact that makes the patch needless.
-        depends_on: ids of patches that must come before it.
-        tests: files that prove its intent, relative to the checkout.
-        feature: its id.
-        lines: all trailers, in order.
-    """
+    """A patch's metadata; `tests` are files relative to the checkout, `lines` are all trailers in order."""
 
     upstream_status: str
     drop_when: str
