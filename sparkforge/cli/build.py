@@ -50,6 +50,7 @@ def build(
     """Build an image; what did not change since the last build is not done again."""
     from sparkforge.image import chain, request
     from sparkforge.serving import carried
+    from sparkforge.serving.load import catalogue
 
     of_stack, store = opened(stack, as_json=json)
     asked = request.parse(
@@ -65,9 +66,9 @@ def build(
         aot=aot,
         jobs=jobs,
     )
-    built = chain.build(
-        store, of_stack, asked, profiles=carried.text(of_stack.name, asked.target), parts=carried.modules()
-    )
+    known = catalogue()
+    profiles = carried.text(of_stack.name, asked.target, known)
+    built = chain.build(store, of_stack, asked, profiles=profiles, parts=carried.modules(known))
     if json:
         put(built.as_json())
     elif built.image:

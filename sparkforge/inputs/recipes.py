@@ -135,7 +135,7 @@ class Stack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ROOT / self.locks / f"{target}-{platform.debian}-py{python.replace('.', '')}.txt"
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.CSafeLoader):  # of libyaml, which is in every wheel of PyYAML: a tenth of the time
     """YAML whose mappings may not name a key twice (YAML 1.2, 3.2.1.3; PyYAML lets the last one win)."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:

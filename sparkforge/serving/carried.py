@@ -34,9 +34,9 @@ def of_image(stack: str, target: Target, known: Catalogue | None = None) -> dict
     }
 
 
-def text(stack: str, target: Target) -> str:
+def text(stack: str, target: Target, known: Catalogue | None = None) -> str:
     """The file itself."""
-    return json.dumps(of_image(stack, target), indent=1) + "\n"
+    return json.dumps(of_image(stack, target, known), indent=1) + "\n"
 
 
 def modules(known: Catalogue | None = None) -> tuple[PartModules, ...]:
