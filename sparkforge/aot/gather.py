@@ -13,7 +13,7 @@ from sparkforge.core.arch import Arch
 from sparkforge.core.hashing import sha256_file
 from sparkforge.core.proc import run
 from sparkforge.inputs import toolchain
-from sparkforge.inspect import elf
+from sparkforge.inspect import elf, findings
 from sparkforge.inspect import module_facts as facts
 from sparkforge.overlay.compute import Overlay
 
@@ -92,21 +92,10 @@ def _module(folder: Path, made: MadeModule, reads: Mapping[str, str]) -> facts.B
         size=path.stat().st_size,
         exports=link.exports(library),
         needed=list(library.needed),
-        versions=newest(library.versions),
+        versions=findings.newest(library.versions),
         sources=facts.sources_hash(reads),
         link_seconds=made.linked.seconds,
     )
-
-
-def newest(versions: Sequence[str]) -> dict[str, str]:
-    """Newest version of each family of symbols: {"GLIBC": "2.34", "GLIBCXX": "3.4.30"}."""
-    found: dict[str, tuple[int, ...]] = {}
-    for version in versions:
-        family, _, number = version.rpartition("_")
-        parts = number.split(".")
-        if family and all(part.isdigit() for part in parts):
-            found[family] = max(found.get(family, ()), tuple(int(part) for part in parts))
-    return {family: ".".join(map(str, number)) for family, number in sorted(found.items())}
 
 
 def _of_flashinfer(objects: Iterable[CompiledObject]) -> dict[str, str]:

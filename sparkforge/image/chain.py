@@ -86,7 +86,7 @@ def build(
         if not request.dry:
             disk.check(need, store.root, engine)
     made = part_steps.upstreams(line, store, stack, request)
-    library = part_steps.kernel_library(line, store, stack, request)
+    library = part_steps.kernel_library(line, store, stack, request, pin)
 
     def fetched() -> part_steps.Wheels:
         fetch.fetch_all(store, wheels.all, what="fetching the wheelhouse,")

@@ -23,14 +23,13 @@ from sparkforge.image.labels import NO_MODULES
 from sparkforge.image.request import Request
 from sparkforge.inputs import fetch, toolchain
 from sparkforge.inputs.recipes import Base, Stack
+from sparkforge.inspect.findings import too_new
 from sparkforge.overlay import of_stack
 from sparkforge.overlay.compute import Overlay
 
 UPSTREAM = "flashinfer"
 # Of flashinfer.aot_gpt_oss.gen_modules: both kinds of KV cache, attention of a draft model, XQA for vLLM's page of 16.
 OPTIONS: dict[str, Any] = {"draft_layers": True, "xqa_page_sizes": [16]}
-# Newest symbols of libstdc++ by the C library of a base: GCC 12 of Debian 12, GCC 14 of Ubuntu 24.04.
-_GLIBCXX = {"2_36": (3, 4, 30), "2_39": (3, 4, 33)}
 
 
 @dataclass(frozen=True)
@@ -227,13 +226,10 @@ def fits(modules: aot.BuiltModules, base: Base) -> None:
     Raises:
         EnvironmentLacks: this machine's compiler is newer than the base's libraries.
     """
-    have = {"GLIBC": tuple(int(part) for part in base.glibc.split("_")), "GLIBCXX": _GLIBCXX[base.glibc]}
     for module in modules.facts.modules:
-        for family, newest in have.items():
-            asks = module.versions.get(family, "0")
-            if tuple(int(part) for part in asks.split(".")) > newest:
-                raise EnvironmentLacks(
-                    f"{module.name} would not load in this image",
-                    why=f"it asks for {family}_{asks}; the base has {family}_{'.'.join(map(str, newest))}",
-                    do="--base ngc, a machine with an older compiler, or --aot none",
-                )
+        if wrong := too_new(module.versions, base.glibc):
+            raise EnvironmentLacks(
+                f"{module.name} would not load in this image",
+                why="; ".join(wrong),
+                do="--base ngc, a machine with an older compiler, or --aot none",
+            )

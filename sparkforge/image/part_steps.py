@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 
-from sparkforge.core.arch import Arch
 from sparkforge.core.console import warn
 from sparkforge.core.hashing import key_of
 from sparkforge.core.paths import ROOT, shown
@@ -18,7 +17,7 @@ from sparkforge.git.of_store import git_of, sound_git
 from sparkforge.image.request import Request
 from sparkforge.inputs import fetch, sources, toolchain
 from sparkforge.inputs import lock as locks
-from sparkforge.inputs.kernel_list import Kernel, load_kernels
+from sparkforge.inputs.kernel_list import load_kernels
 from sparkforge.inputs.recipes import Base, Stack
 from sparkforge.inputs.wheelhouse import Wheelhouse, resolve
 from sparkforge.inspect import kernel_audit
@@ -86,16 +85,19 @@ def _overlay(line: Pipeline, store: Store, stack: Stack, name: str, tree: trees.
     )
 
 
-def kernel_library(line: Pipeline, store: Store, stack: Stack, request: Request) -> kernels.KernelLibrary | None:
-    """Our kernels for the archs and the platform, audited.
+def kernel_library(
+    line: Pipeline, store: Store, stack: Stack, request: Request, base: Base
+) -> kernels.KernelLibrary | None:
+    """Our kernels for the archs and the platform, audited; None in a dry run that would have to compile them.
 
     Raises:
-        CheckFailed: they do not compile, or the compiled code is not what was declared.
+        CheckFailed: they do not compile, or the compiled code is not what was declared, or needs a newer base.
         EnvironmentLacks: no compiler.
     """
     declared = load_kernels(stack.kernels)
     chosen = toolchain.choose(request.platform)
     key = kernels.key(declared, request.archs, chosen)
+    archs = ",".join(arch.text for arch in request.archs)
 
     def made() -> kernels.KernelLibrary:
         return kernels.build(store, declared, request.archs, request.platform)
@@ -104,36 +106,27 @@ def kernel_library(line: Pipeline, store: Store, stack: Stack, request: Request)
         "kernels",
         inputs={
             "sources": key_of({source: declared.root / source for source in declared.sources}),
-            "archs": ",".join(arch.text for arch in request.archs),
+            "archs": archs,
             "platform": request.platform.oci,
             "toolchain": chosen.identity,
             "all": key,
         },
         look=lambda: made() if store.has("kernels", key) else None,
         make=made,
-        shows=lambda library: (
-            f"{len(declared.kernels)} for {_texts(request.archs)}, {library.library.stat().st_size} bytes"
-        ),
+        shows=lambda library: f"{len(declared.kernels)} for {archs}, {library.library.stat().st_size} bytes",
     )
-    if library is not None:
-        _audited(line, store, library, declared.kernels, request)
-    else:
-        line.step("audit", inputs={"kernels": None}, look=lambda: None, make=lambda: None)
-    return library
+    sha256 = library.sha256 if library else None
+    passed = store.path("audits", key_of("audit 2", sha256, archs, request.platform.oci, base.glibc))
 
-
-def _audited(
-    line: Pipeline, store: Store, library: kernels.KernelLibrary, declared: dict[str, Kernel], request: Request
-) -> None:
-    passed = store.path("audits", key_of("audit 1", library.sha256, _texts(request.archs), request.platform.oci))
-
-    def made() -> str:
+    def audited() -> str:
+        assert library is not None  # noqa: S101  `make` runs only when every input is known
         report = kernel_audit.audit(
             library.library,
             archs=request.archs,
             platform=request.platform,
-            kernels=declared,
+            kernels=declared.kernels,
             inspector=toolchain.inspector(store),
+            glibc=base.glibc,
         )
         report.require()
         with store.writing(passed.parent.name, passed.name) as folder:
@@ -142,15 +135,12 @@ def _audited(
 
     line.step(
         "audit",
-        inputs={"kernels": library.sha256},
+        inputs={"kernels": sha256, "base": base.glibc},
         look=lambda: "sound" if passed.is_dir() else None,
-        make=made,
+        make=audited,
         shows=str,
     )
-
-
-def _texts(archs: tuple[Arch, ...]) -> str:
-    return ",".join(arch.text for arch in archs)
+    return library
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,6 @@ class Wheelhouse:
     key: str
     wanted: tuple[fetch.Wanted, ...]
 
-    def paths(self, store: Store) -> list[Path]:
-        """Where the wheels stand in the store."""
-        return [fetch.path_of(store, item.file) for item in self.wanted]
-
-    def missing(self, store: Store) -> list[fetch.Wanted]:
-        """Wheels that the store does not have; those it has are verified."""
-        return [item for item in self.wanted if fetch.held(store, item) is None]
-
 
 def read_lock(lock: Path) -> list[Locked]:
     """Lines of a requirements file in which everything is pinned and hashed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,12 +23,6 @@ class Elf:
     needed: tuple[str, ...]
     versions: tuple[str, ...]
     exports: tuple[str, ...]
-
-    @property
-    def glibc(self) -> tuple[int, ...]:
-        """The newest glibc that it asks for, as (2, 34); empty if none."""
-        asked = [re.fullmatch(r"GLIBC_([0-9.]+)", version) for version in self.versions]
-        return max((tuple(int(part) for part in found[1].split(".")) for found in asked if found), default=())
 
 
 def read_elf(path: Path) -> Elf:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 
 import msgspec
@@ -10,6 +11,9 @@ import msgspec
 from sparkforge.core.errors import CheckFailed
 from sparkforge.core.platforms import Platform
 from sparkforge.inspect.elf import Elf
+
+# Newest symbols of libstdc++ by the C library of a base: GCC 12 of Debian 12, GCC 14 of Ubuntu 24.04.
+GLIBCXX = {"2_36": (3, 4, 30), "2_39": (3, 4, 33)}
 
 
 class Severity(Enum):
@@ -59,6 +63,35 @@ def require(what: str, findings: Iterable[tuple[str, Finding]], *, do: str = "")
             why="\n       ".join(f"{place}: [{one.rule}] {one.says}".removeprefix(": ") for place, one in wrong),
             do=next((one.do for _, one in wrong if one.do), do),
         )
+
+
+def newest(versions: Iterable[str]) -> dict[str, str]:
+    """Newest version of each family of symbols: {"GLIBC": "2.34", "GLIBCXX": "3.4.30"}."""
+    found: dict[str, tuple[int, ...]] = {}
+    for version in versions:
+        family, _, number = version.rpartition("_")
+        if family and re.fullmatch(r"[0-9.]+", number):
+            found[family] = max(found.get(family, ()), _numbers(number))
+    return {family: ".".join(map(str, number)) for family, number in sorted(found.items())}
+
+
+def too_new(asks: Mapping[str, str], glibc: str) -> list[str]:
+    """What a library asks of the C and C++ libraries that a base does not have, a sentence each.
+
+    Args:
+        asks: as `newest` gives it.
+        glibc: of the base, as 2_36.
+    """
+    have = {"GLIBC": _numbers(glibc.replace("_", ".")), "GLIBCXX": GLIBCXX[glibc]}
+    return [
+        f"it asks for {family}_{asks[family]}; the base has {family}_{'.'.join(map(str, version))}"
+        for family, version in have.items()
+        if _numbers(asks.get(family, "0")) > version
+    ]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
 
 
 def host_side(elf: Elf, platform: Platform, exports: Iterable[str]) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from sparkforge.core.arch import SM12X, Arch
 from sparkforge.core.platforms import Platform
 from sparkforge.inputs.kernel_list import Kernel
 from sparkforge.inspect.elf import Elf, read_elf
-from sparkforge.inspect.findings import Finding, Severity, errors, host_side, require
+from sparkforge.inspect.findings import Finding, Severity, errors, host_side, newest, require, too_new
 from sparkforge.inspect.sass import DeviceCode, DeviceFunction, read_code
 
 COLUMNS = ("arch", "kernel", "registers", "stack", "shared", "instructions", "block-scaled MMA", "MMA", "traps")
@@ -66,7 +66,7 @@ class KernelAudit:
         return {
             "library": str(self.library),
             "machine": self.elf.machine,
-            "glibc": ".".join(str(part) for part in self.elf.glibc),
+            "versions": newest(self.elf.versions),
             "needed": list(self.elf.needed),
             "archs": [arch.text for arch in self.code.archs],
             "ptx": [arch.text for arch in self.code.ptx],
@@ -93,14 +93,17 @@ def audit(
         platform: machine that it must be for.
         kernels: what is declared of its kernels, by name; may be empty for a library that is not ours.
         inspector: folder of cuobjdump and nvdisasm.
-        glibc: the oldest C library that it must load with, as 2.36; empty asks for none.
+        glibc: C library of the base that it must load in, as 2_36; empty asks for none.
 
     Raises:
         CheckFailed: the file cannot be read at all. What is wrong with its content is in the report.
     """
     elf, code = read_elf(library), read_code(library, inspector)
     exports = [name for kernel in kernels.values() for name in kernel.exports]
-    found = [*host_side(elf, platform, exports), *_glibc(elf, glibc), *_archs(code, archs)]
+    found = [*host_side(elf, platform, exports), *_archs(code, archs)]
+    if glibc:
+        do = "build on a distribution that is not newer than the image's base"
+        found += [Finding("glibc", says, do=do) for says in too_new(newest(elf.versions), glibc)]
     for name, kernel in kernels.items():
         for arch in archs:
             if kernel.wants(arch) and arch in code.archs:
@@ -108,13 +111,6 @@ def audit(
     found += _traps(code)
     order = list(Severity)
     return KernelAudit(library, elf, code, tuple(sorted(found, key=lambda item: order.index(item.severity))))
-
-
-def _glibc(elf: Elf, glibc: str) -> Iterator[Finding]:
-    newest = tuple(int(part) for part in glibc.split(".")) if glibc else ()
-    if newest and elf.glibc > newest:
-        says = f"it asks for glibc {'.'.join(map(str, elf.glibc))}, the image has {glibc}"
-        yield Finding("glibc", says, do="build on a distribution that is not newer than the image's base")
 
 
 def _archs(code: DeviceCode, archs: Sequence[Arch]) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Machine code of NVIDIA GPUs inside a library or cubin, as cuobjdump and nvdisasm show it.
+"""Machine code of NVIDIA GPUs inside a library, as cuobjdump and nvdisasm show it.
 
 Architectures are read from the fat binary's own headers: the cubin inside, and its name in `--list-elf`, say sm_121
 for code of 12.1f and of plain 12.1 alike.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ from sparkforge.core.proc import run
 _NO_CODE = 255  # cuobjdump's status for a file without device code
 _HEADING = re.compile(r"^Fatbin (elf|ptx) code:$")
 _FAT_ARCH = re.compile(r"^arch = sm_([0-9]+)([0-9])([af]?)$")
-_CUBIN_ARCH = re.compile(r"^\s*code for sm_([0-9]+)([0-9])([af]?)$")
 _CUBIN_NAME = re.compile(r"\.sm_([0-9]+)[af]?\.")
 _FUNCTION = re.compile(r"^\s*Function : (\S+)$")
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P[0-9T]+\s+)?([A-Z][A-Z0-9_.]*)")
@@ -97,7 +97,7 @@ class DeviceCode:
 
 
 def read_code(path: Path, inspector: Path) -> DeviceCode:
-    """Device code of a shared library, object file or cubin.
+    """Device code of a shared library or object file.
 
     Args:
         path: the file.
@@ -106,31 +106,15 @@ def read_code(path: Path, inspector: Path) -> DeviceCode:
     Raises:
         CheckFailed: the file cannot be read, or its instructions cannot be.
     """
-    listed = _cuobjdump(path, inspector)
-    functions: dict[tuple[Arch, str], DeviceFunction] = {}
-    archs: set[Arch] = set()
-    ptx: set[Arch] = set()
-    kind = "elf"
-    for line in listed:
-        if found := _HEADING.match(line):
-            kind = found[1]
-        elif found := _FAT_ARCH.match(line):
-            (archs if kind == "elf" else ptx).add(_arch(found))
-    if listed:
-        for function in _functions(_cuobjdump(path, inspector, "-sass"), inside_fatbin=bool(archs)):
-            functions[function.arch, function.name] = function
-        archs |= {arch for arch, _ in functions}
-        _add_usage(functions, _cuobjdump(path, inspector, "-res-usage"))
-    for function in functions.values():
-        if not function.instructions:
-            raise CheckFailed(
-                f"the instructions of {path.name} cannot be read", why=f"{function.name} for {function.arch.text}: none"
-            )
-    return DeviceCode(tuple(sorted(archs)), tuple(sorted(ptx)), tuple(functions.values()))
+    ptx = {arch for kind, arch in _listed(path, inspector) if kind == "ptx"}
+    with tempfile.TemporaryDirectory(prefix="sparkforge-cubins-") as folder:
+        found = cubins(path, inspector, Path(folder))
+        functions = tuple(one for arch, cubin in found for one in read_cubin(cubin, arch, inspector))
+    return DeviceCode(tuple(sorted({arch for arch, _ in found})), tuple(sorted(ptx)), functions)
 
 
 def cubins(path: Path, inspector: Path, folder: Path) -> list[tuple[Arch, Path]]:
-    """Machine code of a library, taken apart into files: for what is too large to be disassembled in one go.
+    """Machine code of a library, taken apart into files: a large one cannot be disassembled in one go.
 
     Args:
         path: a shared library or object file.
@@ -138,27 +122,23 @@ def cubins(path: Path, inspector: Path, folder: Path) -> list[tuple[Arch, Path]]
         folder: empty; the files are written there.
 
     Returns:
-        Each file with the architecture that the library says of it. Only there is a family's `f`; the file itself has
-        lost it.
+        Each file with the architecture that the library gives it. Only the library has a family's `f`; the file itself
+        has lost it.
 
     Raises:
         CheckFailed: the file cannot be read, or holds code of two targets of one number, as 12.1 and 12.1f.
     """
     archs: dict[str, Arch] = {}
-    kind = ""
-    for line in _cuobjdump(path, inspector):
-        if found := _HEADING.match(line):
-            kind = found[1]
-        elif kind == "elf" and (found := _FAT_ARCH.match(line)):
-            arch = _arch(found)
-            if archs.setdefault(f"{arch.major}{arch.minor}", arch) != arch:
-                raise CheckFailed(
-                    f"{path.name} holds code of two targets that cannot be told apart",
-                    why=f"{arch.text} and {archs[f'{arch.major}{arch.minor}'].text}",
-                )
+    for kind, arch in _listed(path, inspector):
+        number = f"{arch.major}{arch.minor}"
+        if kind == "elf" and archs.setdefault(number, arch) != arch:
+            raise CheckFailed(
+                f"{path.name} holds code of two targets that cannot be told apart",
+                why=f"{arch.text} and {archs[number].text}",
+            )
     if not archs:
         return []
-    # It takes absolute paths alone once it is run elsewhere, and writes into the folder that it runs in.
+    # cuobjdump writes into the folder that it runs in, so it needs an absolute path.
     _cuobjdump(path.absolute(), inspector, "-xelf", "all", cwd=folder)
     files = sorted(folder.glob("*.cubin"), key=lambda file: [int(part) for part in re.findall(r"[0-9]+", file.name)])
     return [(archs[_CUBIN_NAME.findall(file.name)[-1]], file) for file in files]
@@ -170,51 +150,39 @@ def read_cubin(cubin: Path, arch: Arch, inspector: Path) -> list[DeviceFunction]
     Raises:
         CheckFailed: it cannot be read, or the instructions of a function cannot be.
     """
-    found = {(arch, each.name): each for each in _functions(_cuobjdump(cubin, inspector, "-sass"), arch=arch)}
-    _add_usage(found, _cuobjdump(cubin, inspector, "-res-usage"), arch)
+    found: dict[str, DeviceFunction] = {}
+    current: DeviceFunction | None = None
+    for line in _cuobjdump(cubin, inspector, "-sass"):
+        if name := _FUNCTION.match(line):
+            current = found[name[1]] = DeviceFunction(arch, name[1])
+        elif current and (one := _INSTRUCTION.match(line)):
+            current.instructions += 1
+            current.opcodes[one[1].partition(".")[0]] += 1
+            if _MMA.match(one[1]):
+                current.mma[one[1]] += 1
+            current.traps += one[1].startswith(_TRAP)
+    current = None
+    for line in _cuobjdump(cubin, inspector, "-res-usage"):
+        if name := _USAGE_OF.match(line):
+            current = found.get(name[1])
+        elif current and (one := _USAGE.search(line)):
+            current.registers, current.stack, current.shared, current.local = (int(part) for part in one.groups())
     for function in found.values():
         if not function.instructions:
-            raise CheckFailed(f"the instructions of {cubin.name} cannot be read", why=f"{function.name}: none")
+            raise CheckFailed(
+                f"the instructions of {cubin.name} cannot be read", why=f"{function.name} for {arch.text}: none"
+            )
     return list(found.values())
 
 
-def _functions(lines: list[str], *, inside_fatbin: bool = False, arch: Arch | None = None) -> Iterator[DeviceFunction]:
-    # A bare cubin has no fat binary's header, and its own name of the architecture has lost the `f`.
-    heading = _FAT_ARCH if inside_fatbin else _CUBIN_ARCH
-    given = arch
-    current: DeviceFunction | None = None
-    for line in lines:
-        if found := heading.match(line):
-            arch = given or _arch(found)
-        elif found := _FUNCTION.match(line):
-            if current:
-                yield current
-            if arch is None:
-                raise CheckFailed("cuobjdump shows a function before any architecture", why=found[1])
-            current = DeviceFunction(arch, found[1])
-        elif current and (found := _INSTRUCTION.match(line)):
-            current.instructions += 1
-            current.opcodes[found[1].partition(".")[0]] += 1
-            if _MMA.match(found[1]):
-                current.mma[found[1]] += 1
-            current.traps += found[1].startswith(_TRAP)
-    if current:
-        yield current
-
-
-def _add_usage(functions: dict[tuple[Arch, str], DeviceFunction], lines: list[str], arch: Arch | None = None) -> None:
-    function: DeviceFunction | None = None
-    for line in lines:
-        if found := _FAT_ARCH.match(line):
-            arch = _arch(found)
-        elif found := _USAGE_OF.match(line):
-            function = functions.get((arch, found[1])) if arch else None
-        elif function and (found := _USAGE.search(line)):
-            function.registers, function.stack, function.shared, function.local = (int(part) for part in found.groups())
-
-
-def _arch(found: re.Match[str]) -> Arch:
-    return Arch(int(found[1]), int(found[2]), found[3])
+def _listed(path: Path, inspector: Path) -> Iterator[tuple[str, Arch]]:
+    """What a library's fat binary holds: elf or ptx, and for which architecture."""
+    kind = ""
+    for line in _cuobjdump(path, inspector):
+        if heading := _HEADING.match(line):
+            kind = heading[1]
+        elif kind and (found := _FAT_ARCH.match(line)):
+            yield kind, Arch(int(found[1]), int(found[2]), found[3])
 
 
 def _cuobjdump(path: Path, inspector: Path, *words: str, cwd: Path | None = None) -> list[str]:

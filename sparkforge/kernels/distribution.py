@@ -22,7 +22,7 @@ LIBRARY = f"{MODULE}/lib/lib{MODULE}.so"
 FACTS = f"{MODULE}/build.json"
 
 
-class Facts(msgspec.Struct, frozen=True):
+class LibraryFacts(msgspec.Struct, frozen=True):
     """build.json: what the library is, for the package itself and for the image's labels.
 
     Attributes:
@@ -57,7 +57,7 @@ def lay_out(folder: Path, linked: Path, declared: Declaration, archs: Sequence[A
     for name, path in sources().items():
         (folder / MODULE / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / MODULE / name)
-    facts = Facts(
+    facts = LibraryFacts(
         sha256=sha256_file(library),
         archs=tuple(arch.text for arch in archs),
         platform=chosen.target.oci,
@@ -69,14 +69,14 @@ def lay_out(folder: Path, linked: Path, declared: Declaration, archs: Sequence[A
     _dist_info(folder, declared, chosen)
 
 
-def read(folder: Path) -> Facts:
+def read(folder: Path) -> LibraryFacts:
     """Facts of a laid out package.
 
     Raises:
         CheckFailed: there is none, or it was changed.
     """
     try:
-        return msgspec.json.decode((folder / FACTS).read_bytes(), type=Facts, strict=True)
+        return msgspec.json.decode((folder / FACTS).read_bytes(), type=LibraryFacts, strict=True)
     except (OSError, msgspec.MsgspecError) as bad:
         raise CheckFailed(
             "a stored kernel library is not whole", why=f"{folder / FACTS}: {bad}", do=f"rm -r {folder}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sparkforge.aot import build_files, gather, plan
+from sparkforge.aot import build_files, plan
 from sparkforge.core.errors import CheckFailed
+from sparkforge.inspect import findings
 
 TEXT = """ninja_required_version = 1.3
 cxx = c++
@@ -68,4 +69,4 @@ def test_a_module_that_is_linked_otherwise_is_refused(tmp_path):
 
 def test_the_newest_version_of_each_family_is_told():
     asked = ("GLIBC_2.4", "GLIBC_2.34", "GLIBCXX_3.4.29", "CXXABI_1.3", "GLIBC_PRIVATE")
-    assert gather.newest(asked) == {"CXXABI": "1.3", "GLIBC": "2.34", "GLIBCXX": "3.4.29"}
+    assert findings.newest(asked) == {"CXXABI": "1.3", "GLIBC": "2.34", "GLIBCXX": "3.4.29"}

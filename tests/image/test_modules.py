@@ -15,6 +15,7 @@ from sparkforge.core.platforms import Platform
 from sparkforge.image import image_step, module_step, request
 from sparkforge.image.part_steps import Upstreams
 from sparkforge.inputs.recipes import load_stack
+from sparkforge.inspect import findings
 from sparkforge.inspect import module_facts as facts
 
 
@@ -74,7 +75,7 @@ def test_modules_of_a_newer_compiler_than_the_base_are_refused(tmp_path):
 
 
 def test_every_base_has_a_known_libstdcxx():
-    assert {base.glibc for base in load_stack().bases.values()} <= set(module_step._GLIBCXX)
+    assert {base.glibc for base in load_stack().bases.values()} <= set(findings.GLIBCXX)
 
 
 @dataclass(frozen=True)
