@@ -110,5 +110,5 @@ def platform(request):
 def pytest_collection_modifyitems(items):
     """What builds the toy compiles it with the toolchain of the store."""
     for item in items:
-        if "shared" in getattr(item, "fixturenames", ()):
+        if {"shared", "toy"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.nvcc)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -157,9 +158,10 @@ def test_a_killed_build_goes_on_where_it_was(toy, tmp_path):
     os.mkfifo(gate)
     script = tmp_path / "run.py"
     script.write_text(RUN)
-    # A compiler that waits at a gate, where the source asks for that.
-    cxx = tmp_path / "g++"
-    cxx.write_text(f'#!/bin/sh\ncase "$*" in *two.cpp*) read line < {gate};; esac\nexec {shutil.which("g++")} "$@"\n')
+    # A compiler that waits at a gate from the third source on.
+    cxx, count = tmp_path / "g++", tmp_path / "count"
+    wait = f'echo >> {count}; [ "$(wc -l < {count})" -le 2 ] || read line < {gate}'
+    cxx.write_text(f'#!/bin/sh\ncase "$*" in *.cpp*) {wait};; esac\nexec {shutil.which("g++")} "$@"\n')
     cxx.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     words = [sys.executable, script, toy.store.root, toy.wheel, toy.folder, Path(__file__).parent]
@@ -172,7 +174,8 @@ def test_a_killed_build_goes_on_where_it_was(toy, tmp_path):
             assert child.poll() is None
             time.sleep(0.02)
     finally:
-        os.killpg(child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself: the assertion above says so
+            os.killpg(child.pid, signal.SIGKILL)
         child.wait()
     assert list((toy.store.root / "aot-work").iterdir())
     assert not list(toy.store.root.glob("aot/*"))

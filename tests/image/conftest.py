@@ -101,7 +101,7 @@ class Demo:
         (folder / "aot.json").write_text(json.dumps({"tree": word}))
         return context.ModuleFolder(folder, "f" * 64, tree_id(word))
 
-    def assemble(self, word: str) -> context.Context:
+    def assemble(self, word: str, *, ahead: bool = True) -> context.Context:
         return context.assemble(
             self.store,
             "demo",
@@ -112,7 +112,7 @@ class Demo:
             overlays={"vllm": self.overlay(word)},
             kernels=self.kernels(),
             manifest={"stack": "demo", "target": "serve", "platform": self.platform.oci, "archs": ["12.1f"]},
-            modules=self.modules(word),
+            modules=self.modules(word) if ahead else None,
         )
 
     def recipe(self, word: str, on: base.BaseImage, tag: str, *, target="serve", build_base=None) -> Recipe:

@@ -66,8 +66,6 @@ def test_modules_stand_under_their_content_and_are_linked_from_the_tree_that_the
 
 
 def test_an_image_without_modules_has_no_link(demo):
-    bare = replace(demo)
-    object.__setattr__(bare, "modules", lambda _: None)
-    made = bare.assemble("first")
+    made = demo.assemble("first", ahead=False)
     assert names(made.path / "aot") == []
     assert list((made.path / "overlay" / "links").iterdir()) == []

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -78,68 +81,63 @@ def test_every_base_has_a_known_libstdcxx():
     assert {base.glibc for base in load_stack().bases.values()} <= set(findings.GLIBCXX)
 
 
-@dataclass(frozen=True)
-class Stands:
-    """What the step asks of an overlay."""
-
-    digest: str
+_spec = importlib.util.spec_from_file_location("aot_toy", Path(__file__).parents[1] / "aot" / "conftest.py")
+_toy = sys.modules["aot_toy"] = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_toy)
+shared, toy = _toy.shared, _toy.toy  # FlashInfer in miniature, compiled for real
 
 
 @pytest.fixture
-def step(store, tmp_path, monkeypatch):
-    """The step with a build that is only counted."""
-    made = []
+def step(toy, monkeypatch):
+    """The step on a toy in FlashInfer's place: what it is made from is given, not fetched; all else is done."""
+    monkeypatch.setattr(module_step.ModuleJob, "wanted", lambda *_: toy.wanted())
+    monkeypatch.setattr(module_step.ModuleJob, "python", lambda _: Path(sys.executable))
 
-    def built(*_, **__):
-        made.append(1)
-        return some(tmp_path, compiled=3)
-
-    monkeypatch.setattr(module_step.ModuleJob, "wanted", lambda _, overlay: overlay)
-    monkeypatch.setattr(module_step.fetch, "held", lambda *_: store.root)
-    monkeypatch.setattr(build, "key", lambda _: "key")
-    monkeypatch.setattr(build, "build", built)
-    monkeypatch.setattr(build, "known", lambda *_: some(tmp_path) if made else None)
-    monkeypatch.setattr(module_step.tools, "identity", lambda _: "identity")
-
-    def step(overlay=None, *, dry=False, **words):
-        line = Pipeline(store, "line", dry=dry)
+    def step(*, overlay=True, held=True, dry=False, **words):
+        monkeypatch.setattr(module_step.fetch, "held", lambda *_: toy.wheel if held else None)
+        line = Pipeline(toy.store, "line", dry=dry)
         stack = load_stack()
-        job = module_step.ModuleJob(store, stack, asked(dry=dry, **words))
-        ahead = job.step(line, overlay, stack.bases["bootstrap"])
-        return ahead, line.ran
+        job = module_step.ModuleJob(toy.store, stack, asked(dry=dry, **words))
+        found = job.step(line, toy.wanted().overlay if overlay else None, stack.bases["bootstrap"])
+        return found, line.ran
 
     return step
 
 
-class Asked:
-    overlay = Stands("digest")
+def test_the_step_is_a_row_of_its_own_that_says_what_it_did(step, toy, capsys):
+    planned, (row,) = step(dry=True)
+    assert (planned.key, planned.modules, row.name, row.cached) == (None, None, "aot", False)
+    assert "[plan] aot: not in the store yet" in capsys.readouterr().err
+    made, (row,) = step()
+    assert (made.key, row.name, row.cached) == (toy.build().facts.key, "aot", False)
+    assert set(made.held) == {"one", "two"}
+    assert "compiled 3 of 4 objects" in capsys.readouterr().err
+    again, (row,) = step()
+    assert (again.key, again.held, row.cached) == (made.key, made.held, True)
+    assert "[cached] aot: 2 modules reused" in capsys.readouterr().err
 
 
-def test_the_step_is_a_row_of_its_own_that_says_what_it_did(step, capsys):
-    ahead, (row,) = step(Asked, dry=True)
-    assert (ahead.key, row.name, row.cached) == (None, "aot", False)
-    ahead, (row,) = step(Asked)
-    assert (ahead.key, row.name, row.cached) == ("k" * 64, "aot", False)
-    said = capsys.readouterr().err
-    assert "[plan] aot: not in the store yet" in said
-    assert "compiled 3 of 0 objects in 7 s (CPU 5 s)" in said
-    ahead, (row,) = step(Asked)
-    assert (ahead.key, row.cached) == ("k" * 64, True)
-    assert "[cached] aot: 1 modules reused" in capsys.readouterr().err
+def test_an_edit_of_the_series_is_another_set_of_modules(step, toy):
+    before, _ = step()
+    toy.edit("flashinfer/data/include/toy/first.h", "#pragma once\n#define FIRST 7\n")
+    after, (row,) = step()
+    assert (after.key != before.key, row.cached) == (True, False)
+    assert "overlay flashinfer" in row.why
 
 
-def test_a_plan_whose_sources_are_not_there_yet_waits_for_them(step, capsys):
-    ahead, (row,) = step(None, dry=True)
-    assert (ahead.key, row.why) == (None, "follows all, overlay flashinfer")
+@pytest.mark.parametrize("lacking", ["overlay", "held"])
+def test_a_plan_whose_sources_are_not_there_yet_waits_for_them(step, lacking):
+    planned, (row,) = step(dry=True, **{lacking: False})
+    assert (planned.key, row.why) == (None, "follows all, overlay flashinfer")
 
 
 def test_leaving_them_out_is_said_and_is_no_row(step, capsys):
-    ahead, rows = step(Asked, aot="none")
+    ahead, rows = step(aot="none")
     assert (ahead.modules, ahead.key, rows) == (None, "none", [])
     assert ahead.left_out == {"*": "--aot none; a server compiles what it needs when it starts"}
     assert ahead.parts_left_out == {}
     assert "[ none ] aot: --aot none" in capsys.readouterr().err
-    ahead, _ = step(Asked, target="cpu")
+    ahead, _ = step(target="cpu")
     assert (ahead.key, ahead.left_out) == ("", {})
 
 

@@ -35,7 +35,7 @@ def test_one_default_for_each_target(known):
     assert known.default("cpu").name == "tiny"
 
 
-def test_what_the_issue_names_is_there(known):
+def test_every_way_to_serve_gpt_oss_is_there(known):
     for name in ("short", "long", "throughput", "ngram", "eagle3", "two-sparks"):
         assert known.find(f"gpt-oss-120b-{name}").model == "openai/gpt-oss-120b"
     assert known.find("gpt-oss-20b").model == "openai/gpt-oss-20b"
