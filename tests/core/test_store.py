@@ -12,6 +12,7 @@ from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.core.hashing import key_of, sha256_bytes, verify_file
 from sparkforge.core.integrity import seal, sound
 from sparkforge.core.store import Store, write_file
+from sparkforge.git.objects import NewCommit, write_commits
 from sparkforge.git.of_store import git_of, sound_git
 
 
@@ -95,6 +96,28 @@ def test_a_damaged_git_object_is_named(store):
     raw = bytearray(loose.read_bytes())
     raw[len(raw) // 2] ^= 0xFF
     loose.write_bytes(raw)
+    with pytest.raises(CheckFailed, match="git repository is damaged"):
+        sound_git(store, git)
+
+
+def test_a_pack_is_read_again_only_when_it_changed(store, monkeypatch, capsys):
+    git = git_of(store)
+    write_commits(git, "", [NewCommit(b"one\n", {f"{n}": ("100644", b"%d" % n) for n in range(200)})])
+    (pack,) = git.git_dir.glob("objects/pack/*.pack")
+
+    def verified():
+        with monkeypatch.context() as traced:
+            traced.setenv("SPARKFORGE_TRACE", "1")
+            sound_git(store, git)
+        return "verify-pack" in capsys.readouterr().err
+
+    assert verified()
+    git.run("hash-object", "-w", "--stdin", stdin=b"new")
+    assert not verified()
+    pack.chmod(0o644)
+    raw = bytearray(pack.read_bytes())
+    raw[len(raw) // 2] ^= 0xFF
+    pack.write_bytes(raw)
     with pytest.raises(CheckFailed, match="git repository is damaged"):
         sound_git(store, git)
 
