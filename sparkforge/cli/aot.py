@@ -111,7 +111,7 @@ def check(
     from sparkforge.results.proofs import files_of
     from sparkforge.results.provenance import Run
 
-    run = Run(__file__)
+    run = Run(__file__) if out else None
     job = _job(stack, as_json=json, aot=aot)
     options = ("--capability", capability, *(["--without", without] if without else []))
     if image:
@@ -119,7 +119,7 @@ def check(
     else:
         at = Path(folder) if folder else job.built().folder
         report = checking.in_environment(job.store, job.stack, at, options=options)
-    if out:
+    if run:
         run.read(checking.SCRIPTS.glob("aot*.py"))
         for upstream, tree in report.subject.trees.items():
             run.of_tree(upstream, tree, files_of(job.store, tree), report.imported)
@@ -157,11 +157,11 @@ def audit(
     from sparkforge.results.proofs import files_of
     from sparkforge.results.provenance import Run
 
-    run = Run(__file__)
+    run = Run(__file__) if out else None
     job = _job(stack, as_json=json, aot=aot, arch=arch, platform=platform)
     at = Path(folder) if folder else job.built().folder
     report = auditing.audit(at, toolchain.inspector(job.store), say=console.say)
-    if out:
+    if run:
         made = module_facts.read(at)
         run.of_tree("flashinfer", made.tree, files_of(job.store, made.tree), made.reads)
         run.write(Path(out), msgspec.to_builtins(report))

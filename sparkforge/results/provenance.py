@@ -59,7 +59,8 @@ WIDTH = 120
 # A build copies other projects there: no file of the tree.
 BUILT = ("vllm/vllm_flash_attn/", "vllm/third_party/")
 TOLD = "SPARKFORGE_READS"  # folder in which children of a run say what they opened
-_NOT_SOURCES = ("build", ".venv", ".git", "results")
+# Below the checkout: what is made, and what writes results, which measures nothing.
+_NOT_SOURCES = ("build/", ".venv/", ".git/", "results/", "sparkforge/results/")
 _FOLDERS = re.compile(r"file:///(?:[\w.+@~-]+/)*|(?<![\w.:/])/(?:[\w.+@~-]+/)+")
 _NAMED: dict[Path, tuple[str, str]] = {}
 _BEGUN = time.time()
@@ -302,9 +303,8 @@ def _name(path: Path) -> tuple[str, str]:
         home, upstream, tree = found
         inside = path.relative_to(home).as_posix()
         return ("", "") if inside.startswith(BUILT) else (f"{upstream}:{_moved(inside)}", tree)
-    if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] not in _NOT_SOURCES:
-        return path.relative_to(ROOT).as_posix(), ""
-    return "", ""
+    name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+    return ("", "") if name.startswith(_NOT_SOURCES) else (name, "")
 
 
 def _moved(name: str) -> str:

@@ -74,7 +74,10 @@ def killed(checkout: Path, words: list[str], store: Path, after: float) -> dict[
             os.killpg(child.pid, signal.SIGKILL)
         child.wait()
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("[")]
-    return {"after": round(after, 2), "ended": ended, "status": child.returncode, "at": lines[-1] if lines else "start"}
+    # A step that has ended is not the one that was killed: that had not said anything yet.
+    at = lines[-1] if lines else "start"
+    at = at if at.startswith(("[....]", "start")) else f"after {at}"
+    return {"after": round(after, 2), "ended": ended, "status": child.returncode, "at": at}
 
 
 def _step(kill: dict[str, Any]) -> str:

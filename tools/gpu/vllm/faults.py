@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 
 import torch
-from plan import LARGE_FAULTS
+from plan import LARGE_FAULTS, SMALL_FAULTS
 
-SMALL = ("sinks gone", "sinks of another head", "two experts exchanged")
-KINDS = LARGE_FAULTS + SMALL
+KINDS = LARGE_FAULTS + SMALL_FAULTS
 
 
 def _tensors(layer, kind: str) -> list[torch.Tensor]:

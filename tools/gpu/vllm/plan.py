@@ -51,6 +51,7 @@ BACKENDS = {"T": "TRITON_ATTN", "F": "FLASHINFER"}
 WIDE_SIZES = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
 # Faults that no layer can do without, and smaller ones, which may hide below the margin in a layer (faults.py).
 LARGE_FAULTS = ("attention closed by its sinks", "every expert another's", "qkv shifted", "o shifted")
+SMALL_FAULTS = ("sinks gone", "sinks of another head", "two experts exchanged")
 OPTIONS = ("T", "F", "Q", "K", "X", "S", "C", "fake", "real", "fp8", "ngram", "moetriton", "faults", *MODES)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 LIMITS: dict[str, float] = {
     # The tiny model. On a GPU rounding gave rms 0.038, regret 0.28, mean 0.0030; the least fault gives rms 0.074, mean 0.0078.
     "logit rms": 0.06,
-    "logit rms, FP8 KV": 0.15,
+    "logit rms, FP8 KV": 0.146,
     "logit rms, FP8 KV and queries": 0.175,
     "regret": 0.35,
     "mean regret": 0.005,
@@ -28,15 +28,17 @@ LIMITS: dict[str, float] = {
     "regret, wide": 0.75,
     "mean regret, wide": 0.015,
     "regret, FP8 KV": 0.75,
-    "mean regret, FP8 KV": 0.045,
-    "mean regret, FP8 KV and queries": 0.065,
+    "mean regret, FP8 KV": 0.036,
+    "mean regret, FP8 KV and queries": 0.055,
     # Of the fitted model: by how much leads of the wanted tokens move, and how many times that the least lead is.
     "lead rms": 0.1,
-    "lead rms, FP8 KV": 0.25,
+    "lead rms, FP8 KV": 0.235,
     "least lead in lead rms": 6.0,
     # CUTLASS in BF16 against float32, relative: products of 512, twice, added up in another order.
     "CUTLASS off": 0.02,
 }
+# By how much rounding alone moved leads on a GPU, rms: of one graph mode against another. A fault comes on top of it.
+ROUNDING = {"lead rms": 0.066, "lead rms, FP8 KV": 0.196}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "<=": operator.le, ">=": operator.ge, ">": operator.gt,
 }  # fmt: skip

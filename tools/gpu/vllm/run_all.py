@@ -65,7 +65,7 @@ MODELS = {
     "wide": "gpt-oss of 2 layers at full width: hidden 2880, 64 / 8 heads, 128 experts, vocabulary 8192, random weights",
 }
 # By how many spreads the fitted token leads. The least at which no rounding changes a token: a larger one hides faults.
-MARGINS = {"sharp": 1.0, "sharp8": 2.0}
+MARGINS = {"sharp": 0.75, "sharp8": 2.0}
 # Of what an engine says of itself, what the result keeps.
 FACTS = ("attention", "graphs", "compile", "captured", "layers", "load_seconds", "facts_missing")
 

@@ -6,10 +6,12 @@ replies (sharp.py). "As fitted" compares an engine's replies with those, token f
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from judge import Demand, Judge
 from plan import LARGE_FAULTS as LARGE
-from rules import LIMITS
+from rules import LIMITS, ROUNDING
 
 
 def fitted(judge: Judge, name: str = "sharp") -> None:
@@ -137,8 +139,9 @@ def planted(judge: Judge, job: str, wanted: list[list[int]]) -> None:
         rows.setdefault(name.rsplit(",", 1)[0], []).append((_tokens_off(replies, wanted), moved))
     for kind, layers in sorted(rows.items()):
         changed, moved = [count for count, _ in layers], [rms for _, rms in layers]
-        # A fault that changes tokens is found, however little leads before them moved.
-        seen = [1e9 if count else rms for count, rms in layers]
+        # A fault that changes tokens is found, however little leads before them moved. Rounding between two modes, which
+        # the limit lets pass, is not in these leads: it is added.
+        seen = [1e9 if count else math.hypot(rms, ROUNDING[lead_limit(job)]) for count, rms in layers]
         demands: list[Demand] = [("least seen", ">", lead_limit(job))]
         if kind in LARGE:
             demands.append(("least changed", ">", 0))
