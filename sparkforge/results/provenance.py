@@ -8,8 +8,9 @@ Standard library only, so that it also runs where nothing of ours is installed. 
     run.compiled(folder)                              # where a compiler left depfiles (-MD), or ninja its log
     run.write(Path("out.json"), {"samples": samples})  # adds the key "provenance" and the hash of the content
 
-A Python child that opens sources of its own calls `tell()` before it ends. The sources are those that were opened:
-modules that were imported, and files that a compiler read. Each has git's blob id, taken at the run.
+Where there is no git, SPARKFORGE_COMMIT says the commit. A Python child that opens sources calls `tell()` before it
+ends. The sources are those that were opened: modules that were imported, and files that a compiler read. Each has git's
+blob id, taken at the run.
 
 The hash shows an edit by hand. It is no signature: who edits a result can hash it again.
 """

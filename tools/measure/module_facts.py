@@ -55,12 +55,10 @@ def needed(store: Store, said: dict, platform: str) -> dict:
     for key, path in units.items():
         source = Path(path).name
         unit = store.root / "aot-objects" / key / "unit.o"
-        lines = subprocess.run(
-            [NM[platform], str(unit)], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        if not lines:
-            sys.exit(f"{NM[platform]} names no symbol of {path}")
-        for line in lines:
+        read = subprocess.run([NM[platform], str(unit)], capture_output=True, text=True, check=False)
+        if read.returncode or not read.stdout:
+            sys.exit(f"{NM[platform]} cannot read the object of {path}: {read.stderr.strip() or 'it names no symbol'}")
+        for line in read.stdout.splitlines():
             *_, kind, symbol = line.split()
             if kind == "U":
                 wanted[symbol].add(source)
