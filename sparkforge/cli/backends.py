@@ -16,8 +16,8 @@ from sparkforge.core.errors import BadInput
 
 @task(
     help={
-        "capability": "compute capability of the device that is not here",
-        "as-installed": "ask whether FlashInfer's kernels can be compiled here, instead of taking it for granted",
+        "capability": "compute capability of the device, which need not be here",
+        "as-installed": "check whether FlashInfer's kernels can be compiled here, instead of assuming it",
         "json": JSON,
         "stack": STACK,
     }
@@ -25,7 +25,7 @@ from sparkforge.core.errors import BadInput
 def backends(
     _: Context, capability: str = "12.1", as_installed: bool = False, json: bool = False, stack: str = "vllm-0.21"
 ) -> None:
-    """What the patched vLLM would choose for gpt-oss-120b, for each flag, on a device of some capability."""
+    """Show what the patched vLLM chooses for gpt-oss-120b, for each flag, on a device of some capability."""
     from sparkforge.core import proc
     from sparkforge.core.paths import IMAGES
     from sparkforge.environments import patched, venv
@@ -39,7 +39,7 @@ def backends(
         variables = {**os.environ, **env.lay(ids), "VLLM_LOGGING_LEVEL": "ERROR"}
         done = proc.run([python, IMAGES / "checks" / "backends.py", *words], env=variables, accept=(0, 2))
     if done.code:
-        raise BadInput(f"{capability!r} is no compute capability", do="--capability 12.1")
+        raise BadInput(f"{capability!r} is not a compute capability", do="--capability 12.1")
     if json:
         print(done.text)
         return

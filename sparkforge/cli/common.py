@@ -1,4 +1,4 @@
-"""What several tasks share: printing JSON or tables, and opening the stack and the store."""
+"""What several tasks share: printing JSON, and opening the stack and the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JSON = "print the result as JSON and nothing else"
 
 
 def opened(stack: str, *, as_json: bool = False) -> tuple[Stack, Store]:
-    """A stack and the store; people's output is kept quiet where JSON was asked for."""
+    """A stack and the store; with JSON, nothing else is said to people."""
     console.quiet(on=as_json)
     return load_stack(stack), Store.open()
 

@@ -17,7 +17,7 @@ from sparkforge.core.platforms import Platform
 from sparkforge.core.store import Store
 
 _ARCH = "architectures, such as 12.1f or 12.1f,9.0"
-_PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
+_PLATFORM = "linux/amd64 or linux/arm64; by default this machine's"
 
 
 @task(help={"arch": _ARCH, "platform": _PLATFORM, "json": JSON})
@@ -33,12 +33,13 @@ def build(_: Context, arch: str = "12.1f", platform: str = "", json: bool = Fals
         + ("nothing to compile" if made.cached else f"{made.cpu_seconds:.1f} CPU s")
     )
     if json:
+        archs, platform = [one.text for one in made.archs], made.platform.oci
         put(
             {
                 "library": str(made.library),
                 "sha256": made.sha256,
-                "archs": [one.text for one in made.archs],
-                "platform": made.platform.oci,
+                "archs": archs,
+                "platform": platform,
                 "cached": made.cached,
             }
         )
@@ -48,7 +49,7 @@ def build(_: Context, arch: str = "12.1f", platform: str = "", json: bool = Fals
     help={"arch": _ARCH, "platform": _PLATFORM, "library": "audit this file instead of our own library", "json": JSON}
 )
 def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = "", json: bool = False) -> None:
-    """Read the compiled code: ELF machine, architectures, block-scaled MMA, traps."""
+    """Audit the compiled code: ELF machine, architectures, block-scaled MMA, traps."""
     from sparkforge.inputs import toolchain
     from sparkforge.inputs.kernel_list import load_kernels
     from sparkforge.inspect.kernel_audit import COLUMNS
@@ -76,17 +77,15 @@ def audit(_: Context, arch: str = "12.1f", platform: str = "", library: str = ""
             + (f"\n  do:  {finding.do}" if finding.do else "")
         )
     if not report.passed:
-        raise CheckFailed(f"{path} is not what was asked for")
+        raise CheckFailed(f"{path} failed the audit")
     console.say(f"{path}: sound")
 
 
 @task
 def test(_: Context) -> None:
-    """The kernels' own tests: numerics on the CPU, compiled code with nvcc, values on a GPU where there is one."""
-    done = proc.run(
-        [sys.executable, "-m", "pytest", "kernels/tests", "tests/kernels"], cwd=ROOT, stream=True, check=False
-    )
-    if done.code:
+    """Run the kernels' tests: numerics on the CPU, compiled code with nvcc, values on a GPU if there is one."""
+    words = [sys.executable, "-m", "pytest", "kernels/tests", "tests/kernels"]
+    if proc.run(words, cwd=ROOT, stream=True, check=False).code:
         raise CheckFailed("a kernel test failed; see above")
 
 

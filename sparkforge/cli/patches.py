@@ -11,13 +11,15 @@ from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
 from sparkforge.core.errors import BadInput, CheckFailed
 
-_UPSTREAM = "vllm or flashinfer; all where none is named"
-_PATH = "the work tree; build/edit/UPSTREAM where none is named"
+_UPSTREAM = "vllm or flashinfer; by default all"
+_PATH = "the work tree; by default build/edit/UPSTREAM"
 
 
-@task(name="list", help={"upstream": _UPSTREAM, "only": "id of one patch: say all of it", "json": JSON, "stack": STACK})
+@task(
+    name="list", help={"upstream": _UPSTREAM, "only": "id of one patch, to see all of it", "json": JSON, "stack": STACK}
+)
 def list_(_: Context, upstream: str = "", only: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
-    """Every patch: id, title, status and lines; with --only its files, tests, and when it can go."""
+    """List the patches; --only shows one with its files, its tests, and when it can be dropped."""
     from sparkforge.patches import place
     from sparkforge.patches.series import load
 
@@ -25,7 +27,7 @@ def list_(_: Context, upstream: str = "", only: str = "", json: bool = False, st
     mails = [(one.name, mail) for one in at for mail in load(one.folder).mails(one.git)]
     rows = [mail.facts(name) for name, mail in mails if only in {"", mail.id}]
     if not rows:
-        raise BadInput(f"no patch is {only}", do="invoke patches.list")
+        raise BadInput(f"there is no patch {only!r}", do="invoke patches.list")
     if json:
         put(rows)
     elif only:
@@ -42,7 +44,7 @@ def list_(_: Context, upstream: str = "", only: str = "", json: bool = False, st
 
 @task(help={"upstream": _UPSTREAM, "json": JSON, "stack": STACK})
 def check(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm-0.21") -> None:
-    """Everything about the series that can be wrong without running it."""
+    """Check everything that can be wrong with the series without running it."""
     from sparkforge.patches import place
     from sparkforge.patches.check import check as checked
 
@@ -54,19 +56,17 @@ def check(_: Context, upstream: str = "", json: bool = False, stack: str = "vllm
     for report in reports:
         console.say(f"{report.upstream}: {report.patches} patches, tree {report.tree or 'not reached'}")
         for fault in report.faults:
-            console.say(
-                f"  {fault.patch}: {fault.what}\n    why: {fault.why}" + (f"\n    do:  {fault.do}" if fault.do else "")
-            )
+            do = f"\n    do:  {fault.do}" if fault.do else ""
+            console.say(f"  {fault.patch}: {fault.what}\n    why: {fault.why}{do}")
     wrong = sum(len(report.faults) for report in reports)
     if wrong:
-        raise CheckFailed(
-            f"{wrong} faults in the series", do="invoke patches.edit UPSTREAM, then invoke patches.export UPSTREAM"
-        )
+        do = "invoke patches.edit UPSTREAM, then invoke patches.export UPSTREAM"
+        raise CheckFailed(f"{wrong} faults in the series", do=do)
 
 
 @task(positional=["upstream"], help={"upstream": "vllm or flashinfer", "path": _PATH, "stack": STACK})
 def edit(_: Context, upstream: str, path: str = "", stack: str = "vllm-0.21") -> None:
-    """A work tree of the pin with one commit a patch."""
+    """Make a work tree of the pin with one commit a patch."""
     from sparkforge.patches import place
     from sparkforge.patches.edit import edit as make
 
@@ -82,8 +82,8 @@ def edit(_: Context, upstream: str, path: str = "", stack: str = "vllm-0.21") ->
     help={
         "upstream": "vllm or flashinfer",
         "path": _PATH,
-        "allow-loss": "let patches, files and hunks go",
-        "refresh": "write canonical bytes for untouched patches too",
+        "allow-loss": "let the series lose patches, files and hunks",
+        "refresh": "rewrite untouched patches too",
         "stack": STACK,
     },
 )
@@ -119,7 +119,7 @@ def export(
     },
 )
 def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: str = "vllm-0.21") -> None:  # noqa: A002  the word of the command line
-    """Commit what is uncommitted in a work tree as a new patch, with a letter to fill in."""
+    """Commit what is uncommitted in a work tree as a new patch, with a message to fill in."""
     from sparkforge.patches import place
     from sparkforge.patches.edit import new as begin
 
@@ -138,7 +138,7 @@ def new(_: Context, upstream: str, id: str, title: str, path: str = "", stack: s
 def prove(
     _: Context, only: str = "", upstream: str = "", jobs: int = 1, json: bool = False, stack: str = "vllm-0.21"
 ) -> None:
-    """Each patch's intent test must fail by assertion without the patch, and pass with it."""
+    """Prove that each patch's intent test fails by assertion without the patch, and passes with it."""
     from sparkforge.environments import cuda, patched, venv
     from sparkforge.environments.prove import prove as proofs
     from sparkforge.patches import place
@@ -148,8 +148,7 @@ def prove(
     places = place.places(of_stack, store)
     wanted = [only] if only else []
     if upstream and not only:
-        at = place.place(of_stack, store, upstream)
-        wanted = [mail.id for mail in load(at.folder).mails(at.git)]
+        wanted = [mail.id for at in places if at.name == upstream for mail in load(at.folder).mails(at.git)]
     python = venv.ensure(store, of_stack).python
     with patched.default(store, of_stack.upstreams, places, python, cuda.of_store(store)) as env:
         found = proofs(places, env, store, only=wanted, jobs=jobs)

@@ -23,7 +23,7 @@ from sparkforge.core.errors import BadInput, SparkforgeError
 from sparkforge.core.hashing import key_of, sha256_file
 from sparkforge.core.store import Store, write_file
 from sparkforge.environments import outcomes
-from sparkforge.environments.verdict import Outcome, Proof, judged
+from sparkforge.environments.verdict import PatchProof, PytestOutcome, judged
 from sparkforge.patches.mail import Mail
 from sparkforge.patches.place import Place
 from sparkforge.patches.series import Series, load
@@ -75,7 +75,7 @@ class _Loaded:
 
 def prove(
     places: Iterable[Place], env: ProveEnv, store: Store, *, only: Sequence[str] = (), jobs: int = 1
-) -> tuple[Proof, ...]:
+) -> tuple[PatchProof, ...]:
     """Prove the patches of a stack.
 
     Args:
@@ -91,10 +91,10 @@ def prove(
     """
     every = [_Loaded(at, series, series.mails(at.git)) for at in places for series in (load(at.folder),)]
     full = {one.at.name: tree(one.at.git, one.at.tree, one.series) for one in every}
-    known = {name for one in every for mail in one.mails for name in (mail.id, mail.name)}
+    ids = {mail.name: mail.id for one in every for mail in one.mails}
     for name in only:
-        if name not in known:
-            raise BadInput(f"there is no patch {name!r}", why=f"patches: {', '.join(sorted(known))}")
+        if name not in {*ids, *ids.values()}:
+            raise BadInput(f"there is no patch {name!r}", why=f"patches: {', '.join(sorted(ids.values()))}")
     work: list[_Work] = []
     for one in every:
         for mail in one.mails:
@@ -124,12 +124,12 @@ def _without(every: Sequence[_Loaded], name: str) -> tuple[dict[str, str], tuple
             return trees, tuple(sorted(gone - {name}))
 
 
-def _proof(store: Store, env: ProveEnv, full: Mapping[str, str], work: _Work) -> Proof:
+def _proof(store: Store, env: ProveEnv, full: Mapping[str, str], work: _Work) -> PatchProof:
     root, name, test, trees, left_out = work
     key = key_of(sha256_file(Path(outcomes.__file__)), env.identity, full, trees, test, *_read(root / test))
     kept = store.path(KIND, key) / "proof.json"
     if kept.is_file():
-        found = msgspec.json.decode(kept.read_bytes(), type=Proof)
+        found = msgspec.json.decode(kept.read_bytes(), type=PatchProof)
         return msgspec.structs.replace(found, id=name, left_out=left_out, cached=True)
     say(f"  {name}: {test} without the patch and with it ...")
     proof = judged(name, test, left_out, _run(env, root, test, trees), lambda: _run(env, root, test, full))
@@ -153,7 +153,7 @@ def _top(test: Path) -> Path:
     return next((folder for folder in test.parents if folder.name == "patches"), test.parent)
 
 
-def _run(env: ProveEnv, root: Path, test: str, trees: Mapping[str, str]) -> tuple[Outcome, ...]:
+def _run(env: ProveEnv, root: Path, test: str, trees: Mapping[str, str]) -> tuple[PytestOutcome, ...]:
     """Outcomes of a test file on these trees."""
     laid = env.lay(trees)
     with tempfile.TemporaryDirectory(prefix="sparkforge-prove-") as folder:
@@ -175,10 +175,10 @@ def _run(env: ProveEnv, root: Path, test: str, trees: Mapping[str, str]) -> tupl
             return _ended(f"{late.what}; {late.why}")
         if not told.is_file():
             return _ended(f"pytest ended with status {done.code}: {proc.tail(done.err or done.out, 5)}")
-        found = msgspec.json.decode(told.read_bytes(), type=tuple[Outcome, ...])
+        found = msgspec.json.decode(told.read_bytes(), type=tuple[PytestOutcome, ...])
         return found or _ended(f"pytest found no test: {proc.tail(done.out, 3)}")
 
 
-def _ended(why: str) -> tuple[Outcome, ...]:
+def _ended(why: str) -> tuple[PytestOutcome, ...]:
     """The outcome of a run in which pytest itself failed."""
-    return (Outcome("pytest", "run", "failed", "", assertion=False, why=why),)
+    return (PytestOutcome("pytest", "run", "failed", "", assertion=False, why=why),)

@@ -8,7 +8,7 @@ from enum import Enum
 import msgspec
 
 
-class Verdict(Enum):
+class ProofVerdict(Enum):
     """What one test file proves about one patch."""
 
     PROVED = "proved"
@@ -18,7 +18,7 @@ class Verdict(Enum):
     SKIPPED = "skipped"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class PytestOutcome(msgspec.Struct, frozen=True):
     """Result of one test function, as `outcomes` writes it; or of pytest itself, if it did not end properly."""
 
     test: str
@@ -35,7 +35,7 @@ class Outcome(msgspec.Struct, frozen=True):
         return f"{name} ({self.when}): {self.exception or self.outcome}: {self.why[:200]}"
 
 
-class Proof(msgspec.Struct, frozen=True):
+class PatchProof(msgspec.Struct, frozen=True):
     """Whether one test file proves one patch, and why not.
 
     Attributes:
@@ -46,7 +46,7 @@ class Proof(msgspec.Struct, frozen=True):
 
     id: str
     test: str
-    verdict: Verdict
+    verdict: ProofVerdict
     why: str
     proving: tuple[str, ...]
     passed: tuple[str, ...]
@@ -57,7 +57,7 @@ class Proof(msgspec.Struct, frozen=True):
     @property
     def proved(self) -> bool:
         """Whether the verdict is PROVED."""
-        return self.verdict is Verdict.PROVED
+        return self.verdict is ProofVerdict.PROVED
 
 
 _SHOWN = 3
@@ -67,43 +67,43 @@ def judged(
     name: str,
     test: str,
     left_out: tuple[str, ...],
-    without: Sequence[Outcome],
-    run_with: Callable[[], Sequence[Outcome]],
-) -> Proof:
+    without: Sequence[PytestOutcome],
+    run_with: Callable[[], Sequence[PytestOutcome]],
+) -> PatchProof:
     """Proof from the outcomes of a test file without a patch; only if those are right, it is run with the series."""
     verdict, why = _without(without)
-    having: Sequence[Outcome] = ()
+    having: Sequence[PytestOutcome] = ()
     fails = {one.test for one in without if one.assertion}
-    if verdict is Verdict.PROVED:
+    if verdict is ProofVerdict.PROVED:
         having = run_with()
         verdict, why = _with(having, fails)
-    if verdict is not Verdict.PROVED:
-        return Proof(name, test, verdict, why, (), (), (), left_out)
+    if verdict is not ProofVerdict.PROVED:
+        return PatchProof(name, test, verdict, why, (), (), (), left_out)
     passed = tuple(one.test for one in having if one.outcome == "passed")
     skipped = tuple(one.told for one in having if one.outcome == "skipped")
-    return Proof(name, test, verdict, "", tuple(one for one in passed if one in fails), passed, skipped, left_out)
+    return PatchProof(name, test, verdict, "", tuple(one for one in passed if one in fails), passed, skipped, left_out)
 
 
-def _without(found: Sequence[Outcome]) -> tuple[Verdict, str]:
+def _without(found: Sequence[PytestOutcome]) -> tuple[ProofVerdict, str]:
     wrong = [one for one in found if one.outcome == "failed" and not one.assertion]
     if wrong:
-        return Verdict.ERRORS_WITHOUT, _told(wrong)
+        return ProofVerdict.ERRORS_WITHOUT, _told(wrong)
     if any(one.assertion for one in found):
-        return Verdict.PROVED, ""
+        return ProofVerdict.PROVED, ""
     skipped = all(one.outcome == "skipped" for one in found)
-    return (Verdict.SKIPPED if skipped else Verdict.PASSES_WITHOUT), _told(found)
+    return (ProofVerdict.SKIPPED if skipped else ProofVerdict.PASSES_WITHOUT), _told(found)
 
 
-def _with(found: Sequence[Outcome], fails: set[str]) -> tuple[Verdict, str]:
+def _with(found: Sequence[PytestOutcome], fails: set[str]) -> tuple[ProofVerdict, str]:
     bad = [one for one in found if one.outcome == "failed"]
     if bad:
-        return Verdict.FAILS_WITH, _told(bad)
+        return ProofVerdict.FAILS_WITH, _told(bad)
     if any(one.outcome == "passed" and one.test in fails for one in found):
-        return Verdict.PROVED, ""
+        return ProofVerdict.PROVED, ""
     why = _told([one for one in found if one.outcome == "skipped"])
-    return Verdict.SKIPPED, why or "no test that fails without the patch ran with it"
+    return ProofVerdict.SKIPPED, why or "no test that fails without the patch ran with it"
 
 
-def _told(some: Sequence[Outcome]) -> str:
+def _told(some: Sequence[PytestOutcome]) -> str:
     more = f"; {len(some) - _SHOWN} more" if len(some) > _SHOWN else ""
     return "; ".join(one.told for one in some[:_SHOWN]) + more

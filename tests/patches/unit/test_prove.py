@@ -16,7 +16,7 @@ from sparkforge.core.errors import BadInput, EnvironmentLacks
 from sparkforge.core.store import Store
 from sparkforge.environments import patched, prove
 from sparkforge.environments.cuda import Cuda
-from sparkforge.environments.verdict import Verdict
+from sparkforge.environments.verdict import ProofVerdict
 from sparkforge.inputs.recipes import Build, File, Mapping, Upstream
 
 PIN = {
@@ -40,45 +40,45 @@ TESTS = {
             "    assert 'two' in (tree / 'pkg/code.py').read_text()\n    assert (tree / 'docs/readme.md').is_file()\n\n"
             "@pytest.mark.skip(reason='needs a GPU')\ndef test_gpu():\n    pass\n"
         ),
-        Verdict.PROVED,
+        ProofVerdict.PROVED,
     ),
     "raises": (
         (
             "import pytest, pkg.code\n\ndef test_it():\n"
             "    with pytest.raises(TypeError):\n        getattr(pkg.code, 'two', lambda *_: 0)(1)\n"
         ),
-        Verdict.PROVED,
+        ProofVerdict.PROVED,
     ),
-    "blind": ("import pkg.code\n\ndef test_one():\n    assert pkg.code.one() == 1\n", Verdict.PASSES_WITHOUT),
-    "toplevel": ("from pkg.code import two\n\ndef test_two():\n    assert two() == 2\n", Verdict.ERRORS_WITHOUT),
-    "inside": ("def test_two():\n    from pkg.code import two\n    assert two() == 2\n", Verdict.ERRORS_WITHOUT),
+    "blind": ("import pkg.code\n\ndef test_one():\n    assert pkg.code.one() == 1\n", ProofVerdict.PASSES_WITHOUT),
+    "toplevel": ("from pkg.code import two\n\ndef test_two():\n    assert two() == 2\n", ProofVerdict.ERRORS_WITHOUT),
+    "inside": ("def test_two():\n    from pkg.code import two\n    assert two() == 2\n", ProofVerdict.ERRORS_WITHOUT),
     "theirs": (
         "import pkg.code\n\ndef test_it():\n    pkg.code.checked(hasattr(pkg.code, 'two'))\n",
-        Verdict.ERRORS_WITHOUT,
+        ProofVerdict.ERRORS_WITHOUT,
     ),
     "fixture": (
         (
             "import pytest, pkg.code\n\n@pytest.fixture\ndef two():\n    assert hasattr(pkg.code, 'two')\n\n"
             "def test_it(two):\n    pass\n"
         ),
-        Verdict.ERRORS_WITHOUT,
+        ProofVerdict.ERRORS_WITHOUT,
     ),
     "mixed": (
         "import pkg.code\n\ndef test_a():\n    assert hasattr(pkg.code, 'two')\n\ndef test_b():\n    pkg.code.two()\n",
-        Verdict.ERRORS_WITHOUT,
+        ProofVerdict.ERRORS_WITHOUT,
     ),
-    "never": ("import pkg.code\n\ndef test_it():\n    assert pkg.code.one() == 3\n", Verdict.FAILS_WITH),
-    "skips": ("import pytest\n\ndef test_it():\n    pytest.skip('no GPU')\n", Verdict.SKIPPED),
+    "never": ("import pkg.code\n\ndef test_it():\n    assert pkg.code.one() == 3\n", ProofVerdict.FAILS_WITH),
+    "skips": ("import pytest\n\ndef test_it():\n    pytest.skip('no GPU')\n", ProofVerdict.SKIPPED),
     "unlike": (
         (
             "import pytest, pkg.code\n\ndef test_a():\n    assert hasattr(pkg.code, 'two')\n"
             "    pytest.skip('no GPU')\n\n"
             "def test_b():\n    pass\n"
         ),
-        Verdict.SKIPPED,
+        ProofVerdict.SKIPPED,
     ),
-    "dies": ("import os\n\ndef test_it():\n    os._exit(7)\n", Verdict.ERRORS_WITHOUT),
-    "empty": ("import pkg.code\n", Verdict.ERRORS_WITHOUT),
+    "dies": ("import os\n\ndef test_it():\n    os._exit(7)\n", ProofVerdict.ERRORS_WITHOUT),
+    "empty": ("import pkg.code\n", ProofVerdict.ERRORS_WITHOUT),
 }
 NAMES = {name: f"tests/patches/demo/test_{name}.py" for name in TESTS}
 
@@ -184,7 +184,7 @@ def test_what_needs_a_patch_goes_with_it(demo, home, tmp_path):
         (message("V-04", "docs: not at all", tests=[NAMES["blind"]]), {"docs/more.md": b"x\n"}),
     )
     (proof,) = proofs(demo, home, Store.open(tmp_path / "store"), only=["0001-core-change-a-thing.patch"])
-    assert (proof.verdict, proof.left_out) == (Verdict.PROVED, ("V-02", "V-03"))
+    assert (proof.verdict, proof.left_out) == (ProofVerdict.PROVED, ("V-02", "V-03"))
     with pytest.raises(BadInput, match="no patch 'V-09'"):
         proofs(demo, home, Store.open(tmp_path / "store"), only=["V-09"])
 
@@ -261,7 +261,7 @@ def test_nothing_of_an_earlier_run_is_read_and_nothing_is_left_at_home(demo, hom
     )
     demo.write(demo.patches((message("V-01", tests=["tests/patches/demo/test_kept.py"]), {"pkg/code.py": TWO})))
     (found,) = proofs(demo, home, Store.open(tmp_path / "store"))
-    assert found.verdict is Verdict.PROVED
+    assert found.verdict is ProofVerdict.PROVED
     assert not (tmp_path / "kept").exists()
 
 
