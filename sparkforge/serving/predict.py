@@ -161,11 +161,6 @@ def roof(shape: Shape, kept: Kept, context: int) -> float:
     return kept.machines * BANDWIDTH / step(shape, kept, context)
 
 
-def break_even(shape: Shape, kept: Kept, context: int, drafted: int) -> float:
-    """Tokens that a step must yield for speculation to read no more bytes a token; drafting costs nothing here."""
-    return step(shape, kept, context, drafted + 1) / step(shape, kept, context)
-
-
 def resident(shape: Shape, kept: Kept, kernel: str | None = None) -> float:
     """Bytes of all weights on each machine; with a kernel's padding where one is named."""
     read = components(shape, kept, context=0, kernel=kernel)

@@ -17,7 +17,7 @@ Flags = dict[Flag, FlagValue]
 Env = dict[Variable, str]
 
 
-class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ResultChecks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Checks of a result.
 
     Attributes:
@@ -49,9 +49,9 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unproved: Annotated[str, msgspec.Meta(min_length=1)]
     flags: Flags = {}
     env: Env = {}
-    soak: Evidence | None = None
+    soak: ResultChecks | None = None
     held_back: str = ""
-    shown: tuple[Evidence, ...] = ()
+    shown: tuple[ResultChecks, ...] = ()
     modules: tuple[str, ...] = ()
 
     @property
@@ -60,7 +60,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.soak is not None and not self.held_back
 
 
-class Container(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ContainerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How its container is run, beyond what every profile has (the model cache, the cache volume, the user).
 
     Attributes:
@@ -132,5 +132,5 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     served: tuple[str, ...] = ()
     flags: Flags = {}
     env: Env = {}
-    container: Container = Container()
+    container: ContainerOptions = ContainerOptions()
     cluster: Cluster | None = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sparkforge.serving.service import KEY, PASSED, Mount, Service, Word
+from sparkforge.serving.service import KEY, PASSED, Service, ServiceMount, Word
 
 _Line = tuple[str | Word, ...]
 
@@ -96,12 +96,12 @@ def _env(service: Service) -> list[str]:
     return [*passed, *(f"{name}={value}" for name, value in service.env.items())]
 
 
-def _joined(mount: Mount) -> Word:
+def _joined(mount: ServiceMount) -> Word:
     end = f":{mount.target}" + (":ro" if mount.read_only else "")
     return Word(mount.source.shell + end, mount.source.compose + end, mount.source.value + end)
 
 
-def _volume(mount: Mount) -> dict[str, Any]:
+def _volume(mount: ServiceMount) -> dict[str, Any]:
     said: dict[str, Any] = {
         "type": "volume" if mount.volume else "bind",
         "source": mount.source.compose,

@@ -12,8 +12,8 @@ from sparkforge.core.console import warn
 from sparkforge.core.errors import BadInput
 from sparkforge.engine import engine
 from sparkforge.inputs.recipes import Target
-from sparkforge.serving.profile import Cluster, Container
-from sparkforge.serving.words import Command
+from sparkforge.serving.profile import Cluster, ContainerOptions
+from sparkforge.serving.words import PORT, Command
 
 HOME = "/home/vllm"
 CACHE = "sparkforge-cache"
@@ -48,7 +48,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Mount:
+class ServiceMount:
     """A folder of the host, or a volume.
 
     Attributes:
@@ -87,9 +87,9 @@ class Service:
     name: str
     image: str
     gpus: bool
-    container: Container
+    container: ContainerOptions
     env: Mapping[str, str]
-    mounts: tuple[Mount, ...]
+    mounts: tuple[ServiceMount, ...]
     words: tuple[tuple[str, ...], ...]
     note: str = ""
     host: str = LOOPBACK
@@ -126,13 +126,14 @@ def services(
     if profile.container.network == "host" and not any(group[0].startswith("--host") for group in command.groups):
         command = replace(command, groups=(*command.groups, ("--host", host)))
     mounts = [
-        Mount(hub(), f"{HOME}/.cache/huggingface", make=True),
-        Mount(Word.plain(CACHE), f"{HOME}/.cache/sparkforge", volume=True),
+        ServiceMount(hub(), f"{HOME}/.cache/huggingface", make=True),
+        ServiceMount(Word.plain(CACHE), f"{HOME}/.cache/sparkforge", volume=True),
     ]
     if model is not None:
-        mounts.append(Mount(Word.plain(str(model)), profile.model, read_only=True))
+        mounts.append(ServiceMount(Word.plain(str(model)), profile.model, read_only=True))
+    port = profile.container.port
     one = Service(
-        name=f"sparkforge-{profile.name}",
+        name=f"sparkforge-{profile.name}" + (f"-{port}" if port != PORT else ""),
         image=image,
         gpus=target == "serve",
         container=profile.container,

@@ -13,6 +13,7 @@ from sparkforge.serving.profile import Flags, FlagValue, Part, Profile, Scalar
 
 SOAKED = "soaked"
 ALL = "all"
+PORT = 8000  # vLLM's default
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _said(profile: Profile) -> list[tuple[str, ...]]:
         found.append(("--revision", profile.revision))
     if profile.served:
         found.append(("--served-model-name", *profile.served))
-    if profile.container.port != 8000:  # noqa: PLR2004  vLLM's own default
+    if profile.container.port != PORT:
         found.append(("--port", str(profile.container.port)))
     return found
 

@@ -21,7 +21,7 @@ _CLEAN = 0
 _TRACEBACK = re.compile(r"^.*Traceback \(most recent call last\):", re.MULTILINE)
 
 
-class Verdict(StrEnum):
+class CheckVerdict(StrEnum):
     """Outcome of a check."""
 
     PASSED = "passed"
@@ -41,7 +41,7 @@ class Check:
     """
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     said: str
     numbers: dict[str, float] = field(default_factory=dict)
 
@@ -51,8 +51,8 @@ def check(name: str, look: Callable[[], tuple[str, dict[str, float]]]) -> Check:
     try:
         said, numbers = look()
     except CheckFailed as failed:
-        return Check(name, Verdict.FAILED, str(failed))
-    return Check(name, Verdict.PASSED, said, numbers)
+        return Check(name, CheckVerdict.FAILED, str(failed))
+    return Check(name, CheckVerdict.PASSED, said, numbers)
 
 
 def whole(client: Client, tokens: int) -> Check:

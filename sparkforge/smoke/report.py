@@ -8,7 +8,7 @@ import msgspec
 
 from sparkforge.core.console import table
 from sparkforge.core.errors import CheckFailed
-from sparkforge.smoke.checks import Check, Verdict
+from sparkforge.smoke.checks import Check, CheckVerdict
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class SmokeReport:
     @property
     def passed(self) -> bool:
         """Whether no check failed."""
-        return all(one.verdict is not Verdict.FAILED for one in self.checks)
+        return all(one.verdict is not CheckVerdict.FAILED for one in self.checks)
 
     @property
     def summary(self) -> str:
         """The report in one line."""
-        failed = [one.name for one in self.checks if one.verdict is Verdict.FAILED]
-        ran = sum(one.verdict is not Verdict.SKIPPED for one in self.checks)
+        failed = [one.name for one in self.checks if one.verdict is CheckVerdict.FAILED]
+        ran = sum(one.verdict is not CheckVerdict.SKIPPED for one in self.checks)
         verdict = f"FAILED: {', '.join(failed)}" if failed else f"all {ran} checks passed"
         return f"{self.subject}: {verdict} ({self.seconds:.0f} s)"
 
@@ -58,5 +58,5 @@ class SmokeReport:
             CheckFailed: a check failed.
         """
         for one in self.checks:
-            if one.verdict is Verdict.FAILED:
+            if one.verdict is CheckVerdict.FAILED:
                 raise CheckFailed(f"smoke of {self.subject}: {one.name} failed", why=f"{one.said}\n{self.log}")

@@ -13,7 +13,7 @@ from sparkforge.core.store import Store
 from sparkforge.engine import choose, gpu
 from sparkforge.image.labels import OURS
 from sparkforge.smoke import checks
-from sparkforge.smoke.checks import Check, Verdict, check
+from sparkforge.smoke.checks import Check, CheckVerdict, check
 from sparkforge.smoke.client import Client
 from sparkforge.smoke.container_site import ImageSite
 from sparkforge.smoke.regret import regret
@@ -121,7 +121,7 @@ def smoke(
         found += [replace(one, name=f"{one.name} as {_STRANGER.partition(':')[0]}") for one in more]
         log = log or more_log
     else:
-        found.append(Check("as another user", Verdict.SKIPPED, "a virtual environment serves as the user who calls it"))
+        found.append(Check("as another user", CheckVerdict.SKIPPED, "a virtual environment serves as its caller"))
     report = SmokeReport(
         site.subject,
         "tiny gpt-oss" if model is None else str(model),
@@ -152,11 +152,11 @@ class _Run:
         try:
             found = [check("first token", lambda: first_token(server, NAME, begun, self.bounds.start))]
             _tell(found[-1])
-            if found[0].verdict is Verdict.PASSED:
+            if found[0].verdict is CheckVerdict.PASSED:
                 for one in self._spoken(server, tiny=tiny, stranger=user is not None):
                     found.append(one)
                     _tell(one)
-            failed = any(one.verdict is Verdict.FAILED for one in found)
+            failed = any(one.verdict is CheckVerdict.FAILED for one in found)
             return found, last_lines(server.logs()) if failed else ""
         finally:
             server.remove()

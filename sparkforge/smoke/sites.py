@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from sparkforge.core.proc import tail
-
 LOOPBACK = "127.0.0.1"
 REQUEST = "request.json"
 """Name of the file in which the regret reference finds what it is asked."""
@@ -74,11 +72,6 @@ def free_port() -> int:
 
 
 def last_lines(log: str, count: int = 40) -> str:
-    """End of a server's log, for people."""
-    return tail(log.encode(), count)
-
-
-def fault_lines(log: str, count: int = 40) -> str:
     """The end of a server's log, and before it the first fault of an engine or a worker, up to `count` lines of each.
 
     When an engine ends, every open request is traced after it, which pushes the cause out of the last lines.

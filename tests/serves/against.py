@@ -15,7 +15,7 @@ from sparkforge.core.console import say
 from sparkforge.core.errors import CheckFailed
 from sparkforge.smoke.checks import Check, check
 from sparkforge.smoke.run import ENV, NAME, TINY_FLAGS, Bounds
-from sparkforge.smoke.sites import Server, Site, fault_lines
+from sparkforge.smoke.sites import Server, Site, last_lines
 from sparkforge.smoke.waiting import first_token
 
 _BROKEN = 500  # no request may meet an error of the server's own
@@ -57,7 +57,7 @@ def taken(
     try:
         return _asked(server, site.subject, begun, limits, steps)
     except CheckFailed as failed:
-        raise CheckFailed(failed.what, why=f"{failed.why}\n{fault_lines(server.logs(), 80)}", do=failed.do) from failed
+        raise CheckFailed(failed.what, why=f"{failed.why}\n{last_lines(server.logs(), 80)}", do=failed.do) from failed
     finally:
         server.remove()
 

@@ -12,7 +12,7 @@ from answers import Answer, Asker
 from asks import Ask, Step
 
 from sparkforge.core.errors import CheckFailed
-from sparkforge.smoke.checks import Verdict
+from sparkforge.smoke.checks import CheckVerdict
 from sparkforge.smoke.client import NoReply
 from sparkforge.smoke.run import Bounds
 from sparkforge.smoke.venv_site import VenvSite
@@ -169,7 +169,7 @@ def test_a_token_that_differs_fails_and_names_the_place():
         return [(Ask("greedy", "/x", {}), answered(token))]
 
     (verdict,) = against.compared(said(5), said(6))
-    assert verdict.verdict is Verdict.FAILED
+    assert verdict.verdict is CheckVerdict.FAILED
     assert re.search(r"token_ids\[1\] is 5 and 6", verdict.said)
 
 

@@ -9,7 +9,7 @@ import asks
 import pytest
 
 from sparkforge.overlay.into_venv import site_of
-from sparkforge.smoke.checks import Verdict
+from sparkforge.smoke.checks import CheckVerdict
 
 pytestmark = [pytest.mark.serves, pytest.mark.slow]
 
@@ -58,12 +58,12 @@ def test_the_whole_series_changes_no_answer(answers):
     published, patched, *_ = answers
     found = verdicts(published, patched)
     assert len(found) == sum(len(step.asks) for step in asks.steps("x"))
-    assert set(found.values()) == {Verdict.PASSED}
+    assert set(found.values()) == {CheckVerdict.PASSED}
 
 
 def test_every_switch_at_its_neutral_value_changes_no_answer(answers):
     published, _, neutral, _ = answers
-    assert set(verdicts(published, neutral).values()) == {Verdict.PASSED}
+    assert set(verdicts(published, neutral).values()) == {CheckVerdict.PASSED}
 
 
 def test_these_are_all_switches_of_the_series(venvs):
@@ -76,7 +76,7 @@ def test_sinks_left_out_are_seen_in_every_token_and_in_nothing_else(answers):
     published, *_, without = answers
     asked = {ask.name for ask, _ in without}
     found = verdicts([one for one in published if one[0].name in asked], without)
-    assert found == {"models": Verdict.PASSED, "greedy": Verdict.FAILED, "unknown model": Verdict.PASSED}
+    assert found == {"models": CheckVerdict.PASSED, "greedy": CheckVerdict.FAILED, "unknown model": CheckVerdict.PASSED}
 
 
 def test_each_kind_of_request_was_answered(answers):

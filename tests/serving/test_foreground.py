@@ -24,7 +24,6 @@ _spec.loader.exec_module(_engine)
 made = _engine.made
 
 INVOKE = Path(sys.executable).with_name("invoke")
-NAME = "sparkforge-tiny"
 SECRET = "not-for-ps"
 
 
@@ -71,49 +70,49 @@ def serving(image, port, tmp_path):
     for process in begun:
         process.kill()
         process.wait()
-    for left in docker("ps", "--all", "--quiet", "--filter", f"name=^{NAME}$").split():
-        docker("rm", "--force", left)
+    for one in left(port).split():
+        docker("rm", "--force", one)
 
 
-def left():
-    return docker("ps", "--all", "--quiet", "--filter", f"name=^{NAME}$")
+def left(port):
+    return docker("ps", "--all", "--quiet", "--filter", f"name=^sparkforge-tiny-{port}$")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_the_server_and_leaves_no_container(serving, number):
+def test_a_signal_stops_the_server_and_leaves_no_container(serving, port, number):
     process = serving()
-    assert left() != ""
+    assert left(port) != ""
     process.send_signal(number)
     assert process.wait(60) == 0, process.said()
-    assert left() == ""
+    assert left(port) == ""
     assert "ended by SIGTERM" in process.said()
 
 
-def test_a_second_signal_does_not_wait_for_a_deaf_server(serving):
+def test_a_second_signal_does_not_wait_for_a_deaf_server(serving, port):
     process = serving("--flags", "--deaf")
     process.send_signal(signal.SIGINT)
     time.sleep(2)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     assert process.wait(20) == 130, process.said()
-    assert left() == ""
+    assert left(port) == ""
 
 
-def test_a_server_that_ends_by_itself_leaves_no_container_and_its_status_is_told(serving):
+def test_a_server_that_ends_by_itself_leaves_no_container_and_its_status_is_told(serving, port):
     process = serving("--flags", "--fail")
     assert process.wait(60) == 1, process.said()
     assert "the server ended with status 7" in process.said()
-    assert left() == ""
+    assert left(port) == ""
 
 
 def test_it_is_published_on_loopback_unless_a_host_is_named(serving, port):
     serving()
-    assert docker("port", NAME) == f"{port}/tcp -> 127.0.0.1:{port}"
+    assert docker("port", f"sparkforge-tiny-{port}") == f"{port}/tcp -> 127.0.0.1:{port}"
 
 
 def test_a_named_host_is_published_and_without_a_key_that_is_said(serving, port):
     process = serving("--host", "0.0.0.0")
-    assert f"{port}/tcp -> 0.0.0.0:{port}" in docker("port", NAME)
+    assert f"{port}/tcp -> 0.0.0.0:{port}" in docker("port", f"sparkforge-tiny-{port}")
     assert "warning: everybody who reaches 0.0.0.0" in process.said()
 
 
@@ -129,10 +128,10 @@ def test_a_key_reaches_the_server_and_no_command_line(serving, tmp_path, how):
     assert SECRET not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
 
 
-def test_a_second_server_is_told_which_container_is_in_its_way(serving):
+def test_a_second_server_is_told_which_container_is_in_its_way(serving, port):
     first = serving()
     second = serving()
     assert second.wait(30) == 1
-    assert f"docker rm --force {NAME}" in second.said()
+    assert f"docker rm --force sparkforge-tiny-{port}" in second.said()
     assert first.poll() is None
-    assert left() != ""
+    assert left(port) != ""

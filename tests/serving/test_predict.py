@@ -33,12 +33,6 @@ def test_the_roof_by_context(context, tokens):
     assert predict.roof(SHAPE, FP8, context) == pytest.approx(tokens, abs=0.05)
 
 
-@pytest.mark.parametrize(("kept", "yields"), [(FP8, (1.66, 2.92, 3.52, 5.75)), (BF16, (1.36, 2.05, 2.38, 3.60))])
-def test_break_even_of_speculation(kept, yields):
-    found = [predict.break_even(SHAPE, kept, 2048, drafted) for drafted in (1, 3, 4, 8)]
-    assert found == pytest.approx(yields, abs=0.0051)
-
-
 def test_the_checkpoint_and_what_marlin_makes_of_it():
     assert predict.resident(SHAPE, BF16) / 1e9 == pytest.approx(65.25, abs=0.1)
     assert predict.padded(SHAPE, "marlin") == pytest.approx(3072 * 2944 / 2880**2)
@@ -75,3 +69,14 @@ def test_figures_follow_the_words(known):
     assert soaked.kv_tokens == pytest.approx(2 * bf16.kv_tokens, abs=1)  # half the bytes
     assert every.kv_tokens > soaked.kv_tokens  # CUTLASS pads less
     assert every.weights_gb < soaked.weights_gb == bf16.weights_gb
+
+
+def break_even(shape, kept, context, drafted):
+    """Tokens that a step must yield for speculation to read no more bytes a token."""
+    return predict.step(shape, kept, context, drafted + 1) / predict.step(shape, kept, context)
+
+
+@pytest.mark.parametrize(("kept", "yields"), [(FP8, (1.66, 2.92, 3.52, 5.75)), (BF16, (1.36, 2.05, 2.38, 3.60))])
+def test_break_even_of_speculation(kept, yields):
+    found = [break_even(SHAPE, kept, 2048, drafted) for drafted in (1, 3, 4, 8)]
+    assert found == pytest.approx(yields, abs=0.0051)

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from sparkforge.serving import render
-from sparkforge.serving.profile import Container
+from sparkforge.serving.profile import ContainerOptions
 from sparkforge.serving.serve import changed
-from sparkforge.serving.service import Mount, Word, launch, services
+from sparkforge.serving.service import ServiceMount, Word, launch, services
 from sparkforge.serving.words import command, with_users
 
 IMAGE = "localhost/sparkforge:a"
@@ -156,7 +156,7 @@ def test_a_compose_file_says_the_same_as_a_docker_run(known, made, monkeypatch, 
 
 
 def test_shared_memory_of_a_private_kind(known):
-    profile = msgspec.structs.replace(known.find(SHORT), container=Container(ipc="private", shm="2g", port=9000))
+    profile = msgspec.structs.replace(known.find(SHORT), container=ContainerOptions(ipc="private", shm="2g", port=9000))
     (service,) = services(command(known, profile), IMAGE, "serve")
     words = render.argv(service)
     assert "--ipc" not in words
@@ -257,7 +257,7 @@ def test_two_machines(made):
 
 
 def test_a_word_that_a_shell_would_change_is_quoted():
-    mount = Mount(Word.plain('/a"b`c$d\\e'), "/t")
+    mount = ServiceMount(Word.plain('/a"b`c$d\\e'), "/t")
     done = subprocess.run(["printf", "%s", mount.source.value], capture_output=True, text=True, check=True)
     shelled = subprocess.run(
         ["sh", "-c", f'printf %s "{mount.source.shell}"'], capture_output=True, text=True, check=True

@@ -157,6 +157,7 @@ def test_what_is_printed_needs_no_image(typed):
     assert done.stdout.startswith('mkdir -p "${HF_HOME')
     assert f"localhost/sparkforge:vllm-0.21-serve-12.1f-{HERE.debian}" in done.stdout
     assert "--publish 127.0.0.1:9000:9000" in done.stdout
+    assert "--name sparkforge-gpt-oss-120b-long-9000" in done.stdout
     assert "--env VLLM_API_KEY" in done.stdout
     assert "not here yet" in done.stderr
     assert done.ran == []

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from sparkforge.smoke.checks import Verdict
+from sparkforge.smoke.checks import CheckVerdict
 from sparkforge.smoke.regret import Limits, regret
 
 LIMITS = Limits(tokens=8)
@@ -25,7 +25,7 @@ def scores(value, **others):
 
 def test_tokens_that_lose_little_pass(client):
     found = regret(client(), scores(0.01), model="m", limits=LIMITS)
-    assert found.verdict is Verdict.PASSED, found.said
+    assert found.verdict is CheckVerdict.PASSED, found.said
     assert found.numbers["tokens"] == 16
     assert found.numbers["mean_logits"] == pytest.approx(0.01)
 
@@ -43,14 +43,14 @@ def test_tokens_that_lose_little_pass(client):
     ids=["mean", "all NaN", "one NaN", "no answer", "nothing", "of nothing"],
 )
 def test_all_else_fails(client, ask):
-    assert regret(client(), ask, model="m", limits=LIMITS).verdict is Verdict.FAILED
+    assert regret(client(), ask, model="m", limits=LIMITS).verdict is CheckVerdict.FAILED
 
 
 def test_one_token_that_loses_too_much_fails(client):
     lax = Limits(mean=1.0, tokens=8)
-    assert regret(client(), scores(0.0, at={3: 3.9}), model="m", limits=lax).verdict is Verdict.PASSED
-    assert regret(client(), scores(0.0, at={3: 4.1}), model="m", limits=lax).verdict is Verdict.FAILED
+    assert regret(client(), scores(0.0, at={3: 3.9}), model="m", limits=lax).verdict is CheckVerdict.PASSED
+    assert regret(client(), scores(0.0, at={3: 4.1}), model="m", limits=lax).verdict is CheckVerdict.FAILED
 
 
 def test_a_server_without_token_ids_fails(client):
-    assert regret(client("no ids"), scores(0.0), model="m", limits=LIMITS).verdict is Verdict.FAILED
+    assert regret(client("no ids"), scores(0.0), model="m", limits=LIMITS).verdict is CheckVerdict.FAILED

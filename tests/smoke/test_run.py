@@ -8,7 +8,7 @@ import pytest
 from sparkforge.core.errors import BadInput, CheckFailed, EnvironmentLacks
 from sparkforge.core.store import Store
 from sparkforge.engine import gpu
-from sparkforge.smoke.checks import Verdict
+from sparkforge.smoke.checks import CheckVerdict
 from sparkforge.smoke.run import Bounds, image_site, smoke
 from sparkforge.smoke.venv_site import VenvSite
 
@@ -79,7 +79,7 @@ def test_tokens_of_another_model_fail(fake_venv, store):
 
 def test_a_server_that_never_speaks_is_given_up(fake_venv, store):
     report = smoke(VenvSite(fake_venv("silent")), store=store, bounds=Bounds(start=1.5, stop=1.0))
-    assert [(one.name, one.verdict) for one in report.checks[:-1]] == [("first token", Verdict.FAILED)]
+    assert [(one.name, one.verdict) for one in report.checks[:-1]] == [("first token", CheckVerdict.FAILED)]
 
 
 def test_given_weights_are_served_without_a_reference(fake_venv, tmp_path):

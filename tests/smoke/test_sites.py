@@ -1,6 +1,6 @@
 """What is shown of a server's log when it broke."""
 
-from sparkforge.smoke.sites import fault_lines
+from sparkforge.smoke.sites import last_lines
 
 REFUSED = [
     "(APIServer pid=7) ERROR 11-20 13:44:07 [server_utils.py:408] Traceback (most recent call last):",
@@ -18,7 +18,7 @@ SAID = ["(EngineCore pid=8) INFO 11-20 13:44:00 [core.py:105] no error so far"] 
 
 
 def shown(lines, count):
-    return fault_lines("\n".join(lines) + "\n", count).splitlines()
+    return last_lines("\n".join(lines) + "\n", count).splitlines()
 
 
 def test_the_first_fault_of_an_engine_is_shown_before_the_last_lines():

@@ -13,11 +13,11 @@ from sparkforge.core.errors import BadInput
 from sparkforge.core.hashing import sha256_tree
 from sparkforge.core.store import Store
 from sparkforge.smoke.tiny.make import make, write
-from sparkforge.smoke.tiny.shape import Shape, config
+from sparkforge.smoke.tiny.shape import TinyShape, config
 from sparkforge.smoke.tiny.tokenizer import CHAT_TEMPLATE, SPECIAL, tokenizer
 from sparkforge.smoke.tiny.weights import Tensor, bf16, draw, tensors
 
-SMALL = Shape(hidden=32, intermediate=32, layers=2, heads=2, kv_heads=1, experts=4, vocab=520)
+SMALL = TinyShape(hidden=32, intermediate=32, layers=2, heads=2, kv_heads=1, experts=4, vocab=520)
 
 
 def test_it_is_made_once_for_a_shape(tmp_path):
@@ -38,7 +38,7 @@ def test_its_bytes_follow_from_shape_and_seed(tmp_path):
 
 
 def test_the_default_has_the_bytes_that_the_limits_of_regret_were_measured_on(tmp_path):
-    write(tmp_path, Shape())
+    write(tmp_path, TinyShape())
     (tmp_path / "tokenizer_config.json").unlink()
     assert sha256_tree(tmp_path) == "a288704dfeffeea0c3783c901a499d2e01b88c2b34bd6cb809837f41b711288d"
 
@@ -132,7 +132,7 @@ def test_layers_take_turns_with_the_window():
 )
 def test_a_shape_that_cannot_be_is_refused(wrong):
     with pytest.raises(BadInput):
-        Shape(**wrong)
+        TinyShape(**wrong)
 
 
 def test_a_vocabulary_smaller_than_the_file_is_refused():

@@ -9,14 +9,14 @@ from pathlib import Path
 from sparkforge.core.hashing import key_of
 from sparkforge.core.store import Store
 from sparkforge.smoke.tiny import tokenizer as words
-from sparkforge.smoke.tiny.shape import MAX_POSITIONS, Shape, config, generation_config
+from sparkforge.smoke.tiny.shape import MAX_POSITIONS, TinyShape, config, generation_config
 from sparkforge.smoke.tiny.weights import write_weights
 
 KIND = "tiny-model"
 _GENERATOR = ("shape.py", "weights.py", "tokenizer.py", "tokenizer.json", "make.py")
 
 
-def make(store: Store, shape: Shape | None = None) -> Path:
+def make(store: Store, shape: TinyShape | None = None) -> Path:
     """Directory of a tiny random gpt-oss: config, bf16 safetensors, tokenizer; cached by content.
 
     The directory is what `vllm serve` and transformers' `from_pretrained` take.
@@ -25,7 +25,7 @@ def make(store: Store, shape: Shape | None = None) -> Path:
         store: where it is kept.
         shape: its sizes and seed; None takes the defaults.
     """
-    shape = shape or Shape()
+    shape = shape or TinyShape()
     here = Path(__file__).parent
     key = key_of([here / name for name in _GENERATOR], asdict(shape))
     if not store.has(KIND, key):
@@ -34,7 +34,7 @@ def make(store: Store, shape: Shape | None = None) -> Path:
     return store.path(KIND, key)
 
 
-def write(folder: Path, shape: Shape) -> None:
+def write(folder: Path, shape: TinyShape) -> None:
     """Write the files of a tiny gpt-oss into a directory that is there."""
     end, pad = words.special_id(words.END, shape.vocab), words.special_id(words.PAD, shape.vocab)
     files = {

@@ -23,7 +23,7 @@ _EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
-class Shape:
+class TinyShape:
     """Sizes of a gpt-oss; the defaults make 15 MB that two slow cores serve.
 
     Attributes:
@@ -66,7 +66,7 @@ class Shape:
             raise BadInput(f"a token cannot visit {self.top} of {self.experts} experts")
 
 
-def config(shape: Shape, *, end: int, pad: int) -> dict[str, object]:
+def config(shape: TinyShape, *, end: int, pad: int) -> dict[str, object]:
     """Content of config.json; `end` and `pad` are token ids."""
     return {
         "architectures": ["GptOssForCausalLM"],

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 
-from sparkforge.smoke.tiny.shape import Shape
+from sparkforge.smoke.tiny.shape import TinyShape
 
 _BLOCK = 1 << 20  # weights drawn at a time
 _BYTES = 2  # of a bf16
@@ -46,7 +46,7 @@ def bf16(value: float) -> int:
     return (int(bits) + 0x7FFF + ((int(bits) >> 16) & 1)) >> 16
 
 
-def tensors(shape: Shape) -> list[Tensor]:
+def tensors(shape: TinyShape) -> list[Tensor]:
     """Every tensor of a gpt-oss of this shape, as transformers names them, in the order of the file."""
     wide, inner, heads = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
     kept = shape.kv_heads * shape.head_dim
@@ -101,7 +101,7 @@ def draw(tensor: Tensor, seed: int) -> Iterator[bytes]:
         yield bytes(pairs)
 
 
-def write_weights(path: Path, shape: Shape) -> None:
+def write_weights(path: Path, shape: TinyShape) -> None:
     """Write a safetensors file: u64 length of the header, the header in JSON, the tensors."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
