@@ -6,7 +6,8 @@
     missing PATH              it does not
 
 Several are joined by ` && ` and must all hold. The regex is Python's; `^` and `$` match at lines. If the file does not
-exist, `contains` and `lacks` are both false: a moved file says nothing about its content.
+exist, `contains` and `lacks` are both false: a moved file says nothing about its content. Of `PATH|PATH` the first that
+exists is meant, so that a fact is still told where upstream moved the file.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _WORDS = (*_READING, "exists", "missing")
 
 @dataclass(frozen=True)
 class Clause:
-    """One fact: a word, the path of a file, and for `contains` and `lacks` a regex."""
+    """One fact: a word, the paths of a file, and for `contains` and `lacks` a regex."""
 
     word: str
-    path: str
+    paths: tuple[str, ...]
     regex: re.Pattern[str] | None = None
 
     def holds(self, data: bytes | None) -> bool:
@@ -56,7 +57,7 @@ def _clause(part: str) -> Clause:
         form = f"{word} PATH :: REGEX" if word in _READING else f"{word} PATH"
         raise BadInput(f"Drop-When: {part!r} is not of the form `{form}`")
     try:
-        return Clause(word, path, re.compile(pattern, re.MULTILINE) if word in _READING else None)
+        return Clause(word, tuple(path.split("|")), re.compile(pattern, re.MULTILINE) if word in _READING else None)
     except re.error as bad:
         raise BadInput(f"Drop-When: {pattern!r} is not a regex", why=str(bad)) from bad
 
@@ -77,5 +78,10 @@ def holds(git: Git, tree: str, text: str) -> bool:
         BadInput: the text does not follow the grammar.
     """
     clauses = parse(text)
-    data = contents(git, (f"{tree}:{clause.path}" for clause in clauses))
-    return all(clause.holds(data[f"{tree}:{clause.path}"]) for clause in clauses)
+    data = contents(git, (f"{tree}:{path}" for clause in clauses for path in clause.paths))
+
+    def first(clause: Clause) -> bytes | None:
+        found = (data[f"{tree}:{path}"] for path in clause.paths)
+        return next((one for one in found if one is not None), None)
+
+    return all(clause.holds(first(clause)) for clause in clauses)

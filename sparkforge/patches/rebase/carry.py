@@ -17,6 +17,7 @@ from sparkforge.inputs import releases
 from sparkforge.inputs.recipes import Stack, Upstream
 from sparkforge.patches.place import place
 from sparkforge.patches.rebase import item
+from sparkforge.patches.rebase.dependants import weighed
 from sparkforge.patches.rebase.engine import judge
 from sparkforge.patches.rebase.foreign import read
 from sparkforge.patches.rebase.origin import ByClone, ByRelease, traced
@@ -124,9 +125,9 @@ def carry(
         BadInput: a release cannot be a target, or an accepted name is no patch.
         CheckFailed: a series does not apply to its own pin.
     """
-    places = {name: place(stack, store, name) for name in wanted}
+    places = {name: place(stack, store, name) for name in stack.upstreams}
     known = {name: item.of_series(at.git, load(at.folder)) for name, at in places.items()}
-    if unknown := accepted - {word for items in known.values() for one in items for word in (one.id, one.name)}:
+    if unknown := accepted - {word for name in wanted for one in known[name] for word in (one.id, one.name)}:
         raise BadInput(f"{', '.join(sorted(unknown))} is no patch of the series")
     reports = []
     for name, release in wanted.items():
@@ -143,7 +144,12 @@ def carry(
             between = releases.between(pinned, upstream.release)
             verdicts = traced(verdicts, items, ByRelease(at.git, at.commit, between, _commits(store, name, pinned)))
         reports.append(Report(name, pinned.release, upstream.release, at.tree, pin.tree, judged.tree, verdicts))
-    return tuple(reports)
+    every = [one for items in known.values() for one in items]
+    verdict_of = {one.id: one for one in weighed([one for report in reports for one in report.verdicts], every)}
+    return tuple(
+        msgspec.structs.replace(report, verdicts=tuple(verdict_of[one.id] for one in report.verdicts))
+        for report in reports
+    )
 
 
 def _commits(store: Store, name: str, upstream: Upstream) -> Callable[[str], str]:

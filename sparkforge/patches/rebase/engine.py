@@ -15,6 +15,7 @@ import msgspec
 from sparkforge.core.errors import BadInput, CheckFailed
 from sparkforge.git.repository import Git
 from sparkforge.patches import walk
+from sparkforge.patches.rebase.dependants import weighed
 from sparkforge.patches.rebase.ground import Ground
 from sparkforge.patches.rebase.item import Item, named
 from sparkforge.patches.rebase.lines import Found, look
@@ -35,7 +36,15 @@ class Judged:
     tree: str
 
 
-def judge(git: Git, old: str, new: str, items: Sequence[Item], accepted: frozenset[str] = frozenset()) -> Judged:
+def judge(
+    git: Git,
+    old: str,
+    new: str,
+    items: Sequence[Item],
+    accepted: frozenset[str] = frozenset(),
+    *,
+    beside: Sequence[Item] = (),
+) -> Judged:
     """Try every patch of a series on another tree.
 
     Args:
@@ -44,6 +53,7 @@ def judge(git: Git, old: str, new: str, items: Sequence[Item], accepted: frozens
         new: commit or tree that is to take it.
         items: the patches, in order.
         accepted: ids or file names of patches that are dropped: they are tried, the others go on without them.
+        beside: patches of other series, which may depend on these.
 
     Raises:
         BadInput: an accepted name is no patch of the series.
@@ -67,7 +77,7 @@ def judge(git: Git, old: str, new: str, items: Sequence[Item], accepted: frozens
         else:
             ground.take(number, tree)
     told = _with_lines(ground, items, verdicts)
-    return Judged(tuple(_dependants(items, told)), ground.now)
+    return Judged(weighed(told, [*items, *beside]), ground.now)
 
 
 def chain(git: Git, old: str, items: Sequence[Item]) -> tuple[str, ...]:
@@ -115,15 +125,3 @@ def _told(one: Verdict, found: Found) -> Verdict:
 
 def _old_lines(conflict: Conflict) -> list[bytes]:
     return [line[1:].encode() for line in conflict.wanted if line[:1] in {" ", "-"}]
-
-
-def _dependants(items: Sequence[Item], verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts, each of a patch that is to be dropped with the living patches that depend on it."""
-    going = {one.id for one in verdicts if one.dropped or one.outcome.advice == "drop"}
-    living = [item for item in items if item.id not in going]
-    return [
-        msgspec.structs.replace(
-            one, dependants=tuple(item.id for item in living if one.id in going and one.id in item.depends_on)
-        )
-        for one in verdicts
-    ]

@@ -103,7 +103,9 @@ def _work(stack: Stack, store: Store, about: dict[str, str], root: Path) -> Work
     pin = imported(store, name, upstream, f"release {upstream.release} of {upstream.package}")
     folder = (root / stack.upstreams[name].series).parent / upstream.release
     at = Place(name, old.git, pin.commit, pin.tree, folder, root)
-    return Work(at, item.of_series(old.git, load(old.folder)), _path(root, name))
+    others = [place(stack, store, one) for one in stack.upstreams if one != name]
+    beside = tuple(patch for one in others for patch in item.of_series(one.git, load(one.folder)))
+    return Work(at, item.of_series(old.git, load(old.folder)), _path(root, name), beside)
 
 
 def _done(stack: Stack, store: Store, work: Work, state: State) -> Moved:

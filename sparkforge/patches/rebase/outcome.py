@@ -134,6 +134,13 @@ class Verdict(msgspec.Struct, frozen=True):
     dropped: bool = False
     remarks: tuple[str, ...] = ()
 
+    @property
+    def then(self) -> str:
+        """What a person is asked to do, or has done."""
+        if self.outcome.advice == "drop" and self.dependants and not self.dropped:
+            return f"keep for {', '.join(self.dependants)}"
+        return "dropped" if self.dropped else self.outcome.advice
+
     def found(self, probe: Probe) -> Evidence | None:
         """Evidence of a test; None where it was not made."""
         return next((one for one in self.evidence if one.probe is probe), None)

@@ -41,7 +41,7 @@ def table(report: Report) -> str:
 
 
 def _row(one: Verdict) -> tuple[str, ...]:
-    return one.id, one.outcome.value, "dropped" if one.dropped else one.outcome.advice, why(one), one.title
+    return one.id, one.outcome.value, one.then, why(one), one.title
 
 
 def summary(report: Report) -> str:
@@ -62,7 +62,7 @@ def details(report: Report) -> Iterable[str]:
         yield from (f"  {evidence.probe.value}: {_said(evidence.holds, evidence.said)}" for evidence in one.evidence)
         yield from (f"  moved: {old} is now {new}" for old, new in one.renamed)
         if one.dependants:
-            yield f"  if it is dropped: {', '.join(one.dependants)} depend on it"
+            yield f"  stays for: {', '.join(one.dependants)}, which depend on it"
         for conflict in one.conflicts:
             yield from (_clipped(f"    {line}", WIDTH) for line in _conflict(conflict))
 
@@ -104,7 +104,7 @@ def markdown(reports: Iterable[Report], *, command: str) -> str:
             out += [f"- {e.probe.value}: {_code(_said(e.holds, e.said), e.probe)}" for e in one.evidence]
             out += [f"- moved: `{old}` is now `{new}`" for old, new in one.renamed]
             if one.dependants:
-                out.append(f"- if it is dropped: {', '.join(one.dependants)} depend on it")
+                out.append(f"- stays for {', '.join(one.dependants)}, which depend on it")
             for conflict in one.conflicts:
                 now = f", now at line {conflict.at} of `{conflict.now}`" if conflict.at else ""
                 found = f"; its old lines are in {', '.join(conflict.elsewhere)}" if conflict.elsewhere else ""

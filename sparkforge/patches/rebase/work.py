@@ -58,11 +58,13 @@ class Work:
         at: the new pin; its folder is where the new series goes.
         items: the old series.
         path: the work tree.
+        beside: patches of other series of the stack, which may depend on these.
     """
 
     at: Place
     items: tuple[Item, ...]
     path: Path
+    beside: tuple[Item, ...] = ()
 
     @property
     def git(self) -> Git:
@@ -81,9 +83,17 @@ class Work:
         if self.at.folder.exists():
             raise BadInput(f"{shown(self.at.folder)} is there", why="it holds a series of that release already")
         done = named(self.items, accepted)
+        verdicts = judge(self.at.git, old, self.at.commit, self.items, accepted, beside=self.beside).verdicts
+        for one in verdicts:
+            if one.dropped and one.dependants:
+                raise CheckFailed(
+                    f"{one.id} cannot be dropped",
+                    why=f"{', '.join(one.dependants)} depend on it and stay",
+                    do="drop them too, or take it out of their Depends-on",
+                )
         needless = [
             one.id
-            for one in judge(self.at.git, old, self.at.commit, self.items, accepted).verdicts
+            for one in verdicts
             if one.outcome in {Outcome.UPSTREAMED, Outcome.EMPTY} and one.applies and not one.dropped
         ]
         if needless:
@@ -117,6 +127,13 @@ class Work:
         """
         state = self.state()
         drops = tuple(sorted({*state.accepted, *named(self.items, accepted)}))
+        stay = [item for item in (*self.items, *self.beside) if item.id not in drops]
+        if needing := [item.id for item in stay if set(item.depends_on) & set(drops)]:
+            raise CheckFailed(
+                f"{', '.join(drops)} cannot be dropped",
+                why=f"{', '.join(needing)} depend on it and stay",
+                do="drop them too",
+            )
         state = msgspec.structs.replace(state, accepted=drops)
         if not state.stopped:
             return self._on(state)

@@ -276,6 +276,13 @@ def test_drop_when_makes_a_patch_obsolete_that_still_applies(forge):
     assert verdict.found(Probe.DROP_WHEN).holds
 
 
+def test_drop_when_follows_a_file_to_another_path(forge):
+    letter = message(drop="contains pkg/numbers.txt|lib/numbers.txt :: ^already$")
+    assert one(forge, {"lib/numbers.txt": b"already\n"}, (letter, TWO)).outcome is Outcome.CLEAN
+    away = {"pkg/numbers.txt": None, "lib/numbers.txt": NUMBERS + b"already\n"}
+    assert one(forge, away, (letter, TWO)).outcome is Outcome.OBSOLETE
+
+
 def test_a_patch_that_creates_a_file_that_is_there_conflicts(forge):
     verdict = one(forge, {"a.txt": b"theirs = 1\n"}, (text(), {"a.txt": b"ours = 1\n"}))
     assert (verdict.outcome, verdict.conflicts[0].why) == (Outcome.CONFLICT, "upstream has made a file of that name")
@@ -296,6 +303,17 @@ def test_a_dropped_patch_names_its_living_dependants(forge):
     done = judged(forge, TWO, items_of(forge, *changes))
     assert done.verdicts[0].outcome is Outcome.UPSTREAMED
     assert done.verdicts[0].dependants == ("V-02",)
+    assert done.verdicts[0].then == "keep for V-02"
+
+
+def test_a_patch_goes_together_with_what_depends_on_it_alone(forge):
+    both = {"pkg/numbers.txt": changed_numbers(2, 20)}
+    items = items_of(forge, (text(1), TWO), (text(2, depends=("V-01",)), both))
+    done = judged(forge, both, items)
+    assert [v.then for v in done.verdicts] == ["drop", "drop"]
+    elsewhere = Item("0001-x.patch", b"", "W-01", "x", depends_on=("V-02",))
+    weighed = judge(forge.git, forge.commit, forge.made(forge.commit, both), items, beside=(elsewhere,)).verdicts
+    assert [v.then for v in weighed] == ["keep for V-02", "keep for W-01"]
 
 
 def test_an_unknown_name_is_not_accepted(forge):

@@ -172,6 +172,22 @@ def test_what_upstream_has_is_dropped_only_when_accepted(stack, store, tmp_path)
     assert "# above 0002" in (tmp_path / "series/demo/1.1/series").read_text()
 
 
+def test_a_patch_with_a_living_dependant_is_not_dropped(stack, store, tmp_path):
+    replace_series(
+        stack,
+        store,
+        tmp_path,
+        (letter(1), {"pkg/numbers.txt": changed_numbers(2)}),
+        (letter(2, depends=("D-01",)), {"pkg/code.py": CODE.replace(b"return 3", b"return 4")}),
+    )
+    with pytest.raises(CheckFailed, match="D-01 cannot be dropped"):
+        begin(stack, store, tmp_path, "1.3", "D-01")
+    assert begin(stack, store, tmp_path, "1.3").stopped
+    with pytest.raises(CheckFailed, match="D-01 cannot be dropped"):
+        resume(store, tmp_path, "D-01")
+    assert resume(store, tmp_path, "D-01", "D-02").written.dropped == ("D-01", "D-02")
+
+
 def test_a_patch_that_lost_a_hunk_stops_it(stack, store, tmp_path):
     changed = changed_numbers(2, word="upstream").replace(b"line 28\n", b"changed 28\n")
     replace_series(stack, store, tmp_path, (letter(1), {"pkg/numbers.txt": changed}))
