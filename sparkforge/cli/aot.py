@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sparkforge.image.module_step import ModuleJob
 
 _ARCH = "architectures of SM12x, such as 12.1f"
-_PLATFORM = "linux/amd64 or linux/arm64; this machine's where none is named"
+_PLATFORM = "linux/amd64 or linux/arm64; by default this machine's"
 _AOT = "needed: modules of parts that are on by default; all: those of every part"
-_FOLDER = "folder of modules with aot.json; the store's for the series as it is where none is named"
+_FOLDER = "folder of modules with aot.json; by default the store's, for the present series"
 _OUT = "file for the result, as JSON"
 
 
@@ -36,7 +36,7 @@ def _job(stack: str, *, as_json: bool, **options: Any) -> ModuleJob:
         "aot": _AOT,
         "arch": _ARCH,
         "platform": _PLATFORM,
-        "jobs": "compilers at once; one a core where none is said, fewer where memory is short",
+        "jobs": "compilers at a time; by default one a core, fewer if memory is short",
         "json": JSON,
         "stack": STACK,
     }
@@ -82,11 +82,11 @@ def names(
 @task(
     positional=["image"],
     help={
-        "image": "tag of an image; the store's modules are checked where none is named",
+        "image": "tag of an image; by default the store's modules are checked",
         "folder": _FOLDER,
         "aot": _AOT,
-        "capability": "compute capability of the device that is not here",
-        "without": "as if this module were not there, to see that it is missed",
+        "capability": "compute capability of the device, which need not be here",
+        "without": "hide this module, to see that it is missed",
         "engine": "docker, buildah or auto",
         "out": _OUT,
         "json": JSON,
@@ -105,7 +105,7 @@ def check(
     json: bool = False,
     stack: str = "vllm-0.21",
 ) -> None:
-    """Run vLLM's routes to FlashInfer without a compiler: every module that it asks for must be there and load."""
+    """Run vLLM's routes to FlashInfer without a compiler: every module that it asks for must exist and load."""
     from sparkforge.engine import choose
     from sparkforge.image import module_check as checking
     from sparkforge.results.proofs import files_of

@@ -1,1 +1,1 @@
-"""What every part stands on: errors, subprocesses, the console, paths, hashes, the store, steps, architectures."""
+"""The base of every room: errors, subprocesses, the console, paths, hashes, the store, steps, architectures."""

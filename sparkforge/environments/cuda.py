@@ -1,4 +1,4 @@
-"""The hashed CUDA toolchain, as the intent tests of patches are told of it: by variables, never by PATH."""
+"""The hashed CUDA toolchain for the intent tests of patches, named by variables, never by PATH."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Cuda:
 
     Attributes:
         variables: SPARKFORGE_NVCC and SPARKFORGE_CUOBJDUMP (programs), SPARKFORGE_CUDA_INCLUDE (folders of headers).
-        identity: all that decides what the tests get from it; part of the key of a proof.
+        identity: everything that decides its results; part of the key of a proof.
     """
 
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Cuda:
 
 
 def of_store(store: Store) -> Cuda:
-    """The toolchain of this machine's platform, fetched where the store has none.
+    """The toolchain of this machine's platform, fetched if the store has none.
 
     Raises:
         CheckFailed: a wheel is not the pinned content.

@@ -1,8 +1,8 @@
-"""A pytest plugin, alone in its file: what became of each test, and by what exception, as JSON.
+"""A pytest plugin in one file: writes the outcome of each test, and its exception, as JSON.
 
-It runs in another Python than ours and imports nothing of ours. `prove_env` lays it where that Python finds it.
-SPARKFORGE_OUTCOMES names the file to write; SPARKFORGE_LAID the folders of the packages under test, since an
-assertion of theirs is no assertion of the test's.
+It runs in another Python than ours and imports nothing of ours; `patched` copies it to where that Python finds it.
+SPARKFORGE_OUTCOMES names the file to write. SPARKFORGE_LAID names the folders of the packages under test: an assertion
+in their code is not an assertion of the test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _records: list[dict[str, Any]] = []
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep what the report says, and of a failure the exception."""
+    """Keep the report, and the exception of a failure."""
     report = yield
     if report.when == "call" or report.outcome != "passed":
         _keep(item.nodeid, report, call.excinfo)
@@ -30,13 +30,13 @@ def pytest_runtest_makereport(
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A module that cannot be imported, or that skips itself."""
+    """Keep a module that cannot be imported, or that skips itself."""
     if report.outcome != "passed":
         _keep(report.nodeid, report, None)
 
 
 def pytest_sessionfinish() -> None:
-    """Write them all, in one step."""
+    """Write all outcomes, in one step."""
     target = Path(os.environ["SPARKFORGE_OUTCOMES"])
     beside = target.with_suffix(".partial")
     beside.write_text(json.dumps(_records))
@@ -59,7 +59,7 @@ def _keep(node: str, report: Any, raised: pytest.ExceptionInfo[BaseException] | 
 
 
 def _is_the_tests(raised: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether the test says so: by assert, or by pytest.fail (as pytest.raises does), not the code that it calls."""
+    """Whether the test itself asserts or calls pytest.fail (as pytest.raises does), not the code that it calls."""
     if not isinstance(raised.value, AssertionError | pytest.fail.Exception):
         return False
     raiser = str(raised.traceback[-1].path)

@@ -1,4 +1,4 @@
-"""Pins: an upstream's sdist as one commit of the bare store repository."""
+"""Pins: an upstream's sdist as one commit of the store's repository."""
 
 from __future__ import annotations
 
@@ -18,13 +18,7 @@ from sparkforge.inputs.recipes import Stack, Upstream
 
 @dataclass(frozen=True)
 class Pin:
-    """An upstream's source as git holds it.
-
-    Attributes:
-        commit: of the sdist's content; the same on every machine.
-        tree: its tree id.
-        cached: it was there already.
-    """
+    """An upstream's source: commit and tree of the sdist's content, the same on every machine."""
 
     commit: str
     tree: str
@@ -32,10 +26,10 @@ class Pin:
 
 
 def pin_commit(store: Store, stack: Stack, name: str) -> Pin:
-    """The pin of an upstream; fetched, verified and imported when the store does not have it.
+    """The pin of an upstream; fetched, verified and imported if the store does not have it.
 
     Raises:
-        CheckFailed: the sdist is not the pinned content, or its archive is unsound.
+        CheckFailed: the sdist does not match its pin, or its archive is unsound.
         EnvironmentLacks: the index does not answer.
     """
     return imported(store, name, stack.upstreams[name], stack.where(name, "sdist"))
@@ -64,13 +58,13 @@ def imported(store: Store, name: str, upstream: Upstream, where: str) -> Pin:
 
 
 def find(git: Git, name: str, upstream: Upstream) -> Pin | None:
-    """The pin if the repository holds it."""
+    """The pin, if the repository has it."""
     commit = git.id(f"{ref(name, upstream)}^{{commit}}")
     return Pin(commit, git.text("rev-parse", f"{commit}^{{tree}}"), cached=True) if commit else None
 
 
 def ref(name: str, upstream: Upstream) -> str:
-    """Name of the pin's reference: the release and the sdist's hash, so that another file is another pin."""
+    """Name of the pin's reference; it has the sdist's hash, so that another file is another pin."""
     return f"refs/pins/{name}/{upstream.release}/{upstream.sdist.sha256[:16]}"
 
 
@@ -97,7 +91,7 @@ def _files(sdist: Path) -> dict[str, tuple[str, bytes]]:
     except (tarfile.TarError, EOFError, OSError) as bad:
         raise CheckFailed(f"{sdist.name} is not a sound archive", why=str(bad), do=f"rm {sdist}") from bad
     if not found:
-        raise CheckFailed(f"{sdist.name} holds no file")
+        raise CheckFailed(f"{sdist.name} has no files")
     return found
 
 
@@ -116,5 +110,5 @@ def _blob(sdist: Path, archive: tarfile.TarFile, member: tarfile.TarInfo) -> tup
         return "120000", member.linkname.encode()
     file = archive.extractfile(member)  # follows hard links within the archive
     if file is None:
-        raise CheckFailed(f"{sdist.name} is not a sound archive", why=f"member {member.name!r} is no regular file")
+        raise CheckFailed(f"{sdist.name} is not a sound archive", why=f"member {member.name!r} is not a regular file")
     return ("100755" if member.mode & stat.S_IXUSR else "100644"), file.read()

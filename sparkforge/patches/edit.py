@@ -131,7 +131,7 @@ def _untouched(path: Path) -> None:
 
 
 def lay(at: Place, path: Path, head: str, sha256: str) -> None:
-    """Make a work tree in an empty folder, with a head that stands on the pin."""
+    """Make a work tree in an empty folder, whose head is based on the pin."""
     Git(path / ".git").run("init", "--quiet", "--initial-branch=series", path)
     git = Git(path / ".git", path)
     info = path / ".git" / "info"

@@ -1,6 +1,6 @@
-"""A series as it lies in its folder: patches in order, read and written.
+"""A series in its folder: patches in order, read and written.
 
-A folder `<upstream>/<release>` holds the patches, `series` (their order) and `tree` (the tree id they lead to).
+A folder `<upstream>/<release>` has the patches, `series` (their order) and `tree` (the tree id they lead to).
 """
 
 from __future__ import annotations
