@@ -10,10 +10,9 @@ from invoke.tasks import task
 from sparkforge.cli.common import JSON, STACK, opened, put
 from sparkforge.core import console
 from sparkforge.core.paths import shown
-from sparkforge.smoke.sites import Site
 
 _ENGINE = "docker, buildah or auto"
-_PLATFORM = "linux/arm64 or linux/amd64; this machine's where none is named"
+_PLATFORM = "linux/arm64 or linux/amd64; default: this machine's"
 
 
 @task(
@@ -26,7 +25,7 @@ _PLATFORM = "linux/arm64 or linux/amd64; this machine's where none is named"
         "locked": "refuse what is not pinned or not recorded",
         "dry-run": "print the plan and do nothing",
         "aot": "FlashInfer's modules to compile now: needed (by parts that are on by default), all, or none",
-        "jobs": "compilers at once for these modules; one a core where none is said, fewer where memory is short",
+        "jobs": "compilers at once for these modules; default: one a core, fewer if memory is short",
         "tag": "name of the image instead of the usual one",
         "json": "print the manifest as JSON and nothing else",
         "stack": STACK,
@@ -47,7 +46,7 @@ def build(
     json: bool = False,
     stack: str = "vllm-0.21",
 ) -> None:
-    """Build an image; what did not change since the last build is not done again."""
+    """Build an image; steps whose inputs did not change are not repeated."""
     from sparkforge.image import chain, request
     from sparkforge.serving import carried
     from sparkforge.serving.load import catalogue
@@ -78,12 +77,12 @@ def build(
 @task(
     help={
         "check": "only say whether the locks are current; asks no index",
-        "upgrade": "take the newest versions that the inputs admit",
+        "upgrade": "take the newest versions that the inputs allow",
         "stack": STACK,
     }
 )
 def lock(_: Context, check: bool = False, upgrade: bool = False, stack: str = "vllm-0.21") -> None:
-    """Make the runtime locks anew, for both platforms and every base's Python."""
+    """Write the runtime locks again, for both platforms and every base's Python."""
     from sparkforge.inputs import lock as locks
 
     of_stack, store = opened(stack)
@@ -97,12 +96,12 @@ def lock(_: Context, check: bool = False, upgrade: bool = False, stack: str = "v
 @task(
     help={
         "into": "virtual environment, or a site-packages folder, that holds the pinned wheels",
-        "revert": "give it back the files that its wheels installed",
+        "revert": "restore the files that its wheels installed",
         "stack": STACK,
     }
 )
 def overlay(_: Context, into: str, revert: bool = False, stack: str = "vllm-0.21") -> None:
-    """Lay the series over the wheels of a virtual environment, or take them off again."""
+    """Lay the series over the wheels of a virtual environment, or take it off again."""
     from sparkforge.overlay import into_venv as venv
 
     if revert:
@@ -118,12 +117,12 @@ def overlay(_: Context, into: str, revert: bool = False, stack: str = "vllm-0.21
 
 @task(
     help={
-        "image": "tag of an image; the target's own where none is named",
-        "target": "cpu or serve",
+        "image": "tag of an image; default: the usual one of the target",
+        "target": "cpu, or serve, which needs a GPU",
         "arch": "architectures of the image",
         "platform": _PLATFORM,
         "engine": _ENGINE,
-        "model": "folder of a model; a tiny random gpt-oss is made where none is named",
+        "model": "folder of a model; default: a tiny random gpt-oss, made here",
         "venv": "smoke a virtual environment with vLLM instead of an image",
         "json": JSON,
         "stack": STACK,
@@ -141,10 +140,11 @@ def smoke(
     json: bool = False,
     stack: str = "vllm-0.21",
 ) -> None:
-    """Start an image, make it speak, judge what it says, stop and remove it."""
+    """Start a server from an image, make it speak, check what it says, stop and remove it."""
     from sparkforge.image import request
     from sparkforge.smoke.run import image_site
     from sparkforge.smoke.run import smoke as run
+    from sparkforge.smoke.sites import Site
     from sparkforge.smoke.venv_site import VenvSite
 
     of_stack, store = opened(stack, as_json=json)
@@ -162,12 +162,12 @@ def smoke(
 
 @task(
     help={
-        "platform": "what images will be built for; this machine's platform where none is named",
+        "platform": "what images will be built for; default: this machine's platform",
         "dry-run": "print the plan and do nothing",
     }
 )
 def setup(_: Context, platform: str = "", dry_run: bool = False) -> None:
-    """Make this machine ready to build: an engine, mmdebstrap, compilers. Does only what is missing."""
+    """Install and start what a build needs and this machine lacks: an engine, mmdebstrap, compilers."""
     from sparkforge.core.platforms import Platform
     from sparkforge.core.store import Store
     from sparkforge.host import setup as host

@@ -16,21 +16,21 @@ from sparkforge.core.errors import BadInput
 
 @task(
     help={
-        "profile": "name of a profile, see `invoke profiles`; the default one where none is named",
-        "parts": "soaked; all, which turns on what no soak has proved; or parts to be on beside the soaked ones",
-        "image": "image to serve from; the newest one of the profile's stack where none is named",
-        "target": "serve or cpu, where a profile is for both",
+        "profile": "name of a profile (see `invoke profiles`); default: the one of `serve` images",
+        "parts": "soaked; all, which turns on parts without a soak too; or names of parts to add to the soaked ones",
+        "image": "image to serve from; default: the newest of the profile's stack",
+        "target": "serve or cpu, for a profile that is for both",
         "host": "address of this machine to serve on; 0.0.0.0 is every one of its addresses",
         "port": "of the server, on this machine and in the container",
         "api-key-file": "file with a key that clients must send; VLLM_API_KEY in the environment does the same",
-        "flags": "more words for `vllm serve`, in one argument; they win over the profile's",
+        "flags": "more words for `vllm serve`, in one argument; they replace the profile's",
         "nodes": "addresses of two machines, with a comma between",
         "link": "network interface between them",
         "hca": "RoCE devices between them, with commas between",
         "print": "print the commands instead of running them",
         "compose": "print compose files",
-        "dry-run": "say which image would run with which words, and run nothing",
-        "json": "print it all as JSON and run nothing",
+        "dry-run": "say what would run, and run nothing",
+        "json": "print everything as JSON and run nothing",
     }
 )
 def serve(
@@ -51,7 +51,7 @@ def serve(
     dry_run: bool = False,
     json: bool = False,
 ) -> None:
-    """Serve a model by profile, or print the `docker run` or the compose file that it means."""
+    """Serve a model by profile until stopped, or print the command or the compose file for it."""
     from sparkforge.core.store import Store
     from sparkforge.image import request
     from sparkforge.inputs.recipes import load_stack
@@ -92,9 +92,9 @@ def serve(
         serving.run(services, dry=dry_run)
 
 
-@task(help={"name": "say everything about one profile", "parts": "as `invoke serve` has it", "json": JSON})
+@task(help={"name": "print everything about one profile", "parts": "as `invoke serve` has it", "json": JSON})
 def profiles(_: Context, name: str = "", parts: str = "soaked", json: bool = False) -> None:
-    """What can be served, with which parts, on what evidence, and what is predicted of it."""
+    """What can be served, with which parts, their evidence, and predicted figures."""
     from sparkforge.serving import load, profile_table
 
     console.quiet(on=json)
