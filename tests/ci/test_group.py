@@ -139,6 +139,16 @@ def test_what_a_group_reads_is_there_and_what_is_committed_is_what_a_run_wrote()
         assert set(kept["groups"]) <= set(said["groups"])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compile", "engine", "serves"])
+def test_a_group_reads_its_own_tests(name):
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "-m", GROUPS[name]]
+    said = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = {line.partition("::")[0] for line in said.splitlines() if "::" in line}
+    assert files
+    assert files <= set(group.reads(ROOT, group.listed(ROOT)["groups"][name]["reads"]))
+
+
 def test_every_test_is_in_one_group():
     marks = ("online", "engine", "nvcc", "gpu", "serves", "slow")
     compiled = [Expression.compile(words) for words in GROUPS.values()]
