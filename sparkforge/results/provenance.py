@@ -46,16 +46,7 @@ MOVED = {
     "flashinfer/data/cutlass/": "3rdparty/cutlass/",
     "flashinfer/data/spdlog/": "3rdparty/spdlog/",
 }
-PACKAGES = (
-    "torch",
-    "triton",
-    "vllm",
-    "flashinfer-python",
-    "transformers",
-    "numpy",
-    "apache-tvm-ffi",
-    "nvidia-cutlass-dsl",
-)
+PACKAGES = ("torch", "triton", "vllm", "flashinfer-python", "transformers", "numpy", "apache-tvm-ffi")
 WIDTH = 120
 # A build copies other projects there: no file of the tree.
 BUILT = ("vllm/vllm_flash_attn/", "vllm/third_party/")
