@@ -51,3 +51,8 @@ def host(tmp_path_factory):
 @pytest.fixture(scope="session")
 def mma_host(tmp_path_factory):
     return build_host(tmp_path_factory.mktemp("mma"), source="mma_host")
+
+
+@pytest.fixture(scope="session")
+def layouts_host(tmp_path_factory):
+    return build_host(tmp_path_factory.mktemp("layouts"), source="layouts_host")

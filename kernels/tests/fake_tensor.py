@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 
 CPU, CUDA = 1, 2
-DTYPES = {"bf16": (4, 16), "f16": (2, 16), "f32": (2, 32), "u8": (1, 8), "i8": (0, 8), "f64": (2, 64)}
+DTYPES = {"bf16": (4, 16), "f16": (2, 16), "f32": (2, 32), "u8": (1, 8), "i32": (0, 32), "i8": (0, 8), "f64": (2, 64)}
 
 
 class _Tensor(ctypes.Structure):

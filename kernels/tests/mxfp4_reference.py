@@ -18,15 +18,6 @@ def decode(code, scale):
     return E2M1[np.asarray(code)] * e8m0(scale)
 
 
-def unpack(weight):
-    """Codes u8 [N, K] of packed weights u8 [N, K/2], low nibble first."""
-    n, half = weight.shape
-    codes = np.empty((n, 2 * half), dtype=np.uint8)
-    codes[:, 0::2] = weight & 15
-    codes[:, 1::2] = weight >> 4
-    return codes
-
-
 def widen(bits):
     """float64 of bf16 bits."""
     return (np.asarray(bits, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -41,15 +32,3 @@ def round_bf16(values):
     up = (rest > 0x8000) | ((rest == 0x8000) & (low % 2 == 1))
     out = (low + up).astype(np.uint16)
     return np.where(np.isnan(values), np.uint16(0x7FFF), out)
-
-
-def linear(x_bits, weight, scale, bias_bits=None):
-    """y float64 [M, N] and the sum of absolute products, to which an error bound is relative."""
-    x = widen(x_bits)
-    w = E2M1[unpack(weight)] * np.repeat(e8m0(scale), 32, axis=1)
-    y = x @ w.T
-    size = np.abs(x) @ np.abs(w).T
-    if bias_bits is not None:
-        y = y + widen(bias_bits)
-        size = size + np.abs(widen(bias_bits))
-    return y, size

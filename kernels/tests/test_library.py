@@ -63,7 +63,7 @@ def test_vllm_finds_the_kernel_by_its_entry_point(kernels):
     offered = point.load()
     (kernel,) = offered((12, 1))
     assert (kernel["kind"], kernel["tokens"]) == ("dense", (1, kernels.MAX_DECODE_TOKENS))
-    assert kernel["run"] is kernels.mxfp4_linear_decode
+    assert kernel["run"] is kernels.marlin_linear_decode
     assert kernel["faster"] is False, "no run on a GB10 has shown it"
     assert offered((9, 0)) == [], "there is no code for it in this build"
 
@@ -148,6 +148,56 @@ def test_a_wrong_argument_is_refused_by_name(kernels, fake, right, wrong):
     says, error, change = wrong
     with pytest.raises(error) as raised:
         kernels.mxfp4_linear_decode(**(right | change(fake.Fake)))
+    assert says in str(raised.value)
+
+
+MARLIN = {
+    "w": ("i32", (K // 16, 2 * N)),
+    "w_scale": ("u8", (K // 32, N)),
+    "bias": ("bf16", (N,)),
+}
+PACKED = {"w": ("u8", (N // 16, K // 64, 544)), "w_scale": None, "bias": ("bf16", (N,))}
+OF_LAYOUTS = [
+    ("w is uint8, wanted int32", TypeError, "marlin", {"w": ("u8", (K // 16, 2 * N))}),
+    ("w has shape [4, 128], wanted [8, 128]", ValueError, "marlin", {"w": ("i32", (4, 2 * N))}),
+    ("w holds 63 rows, wanted 64 padded to a multiple of 64", ValueError, "marlin", {"w": ("i32", (8, 126))}),
+    ("w holds 448 rows, wanted 64", ValueError, "marlin", {"w": ("i32", (8, 896))}),
+    ("w_scale has shape [64, 4], wanted [4, 64]", ValueError, "marlin", {"w_scale": ("u8", (N, 4))}),
+    ("w_scale is None, which only a packed w may have", ValueError, "marlin", {"w_scale": None}),
+    ("w_scale is given, but a packed w holds its scales", ValueError, "packed", {"w_scale": ("u8", (N, 4))}),
+    ("w has shape [4, 2, 512], wanted [4, 2, 544]", ValueError, "packed", {"w": ("u8", (4, 2, 512))}),
+    ("layout is 'columns', wanted one of rows, marlin, packed", ValueError, "columns", {}),
+]
+
+
+@pytest.mark.parametrize("wrong", OF_LAYOUTS, ids=[each[0] for each in OF_LAYOUTS])
+def test_a_wrong_layout_is_refused_by_name(kernels, fake, right, wrong):
+    says, error, layout, change = wrong
+    for name, given in ((PACKED if layout == "packed" else MARLIN) | change).items():
+        right[name] = given and fake.Fake(*given)
+    with pytest.raises(error) as raised:
+        kernels.mxfp4_linear_decode(**right, layout=layout)
+    assert says in str(raised.value)
+
+
+TOP = {"values": ("f32", (M, 2)), "ids": ("i32", (M, 2)), "log_sum": ("f32", (M,)), "scratch": ("u8", (49152,))}
+OF_TOP = [
+    ("values is bfloat16, wanted float32", TypeError, {"values": ("bf16", (M, 2))}),
+    ("values has 17 columns, this kernel takes 1 to 16", ValueError, {"values": ("f32", (M, 17))}),
+    ("ids has shape [4, 3], wanted [4, 2]", ValueError, {"ids": ("i32", (M, 3))}),
+    ("log_sum has shape [3], wanted [4]", ValueError, {"log_sum": ("f32", (M - 1,))}),
+    ("scratch has 49151 bytes, wanted 49152", ValueError, {"scratch": ("u8", (49151,))}),
+    ("logits has shape [4, 63], wanted [4, 64]", ValueError, {"logits": ("bf16", (M, N - 1))}),
+]
+
+
+@pytest.mark.parametrize("wrong", OF_TOP, ids=[each[0] for each in OF_TOP])
+def test_a_wrong_argument_of_the_search_is_refused_by_name(kernels, fake, wrong):
+    says, error, change = wrong
+    given = {name: fake.Fake(*of) for name, of in (TOP | change).items()}
+    x, w = fake.Fake("bf16", (M, K)), fake.Fake("u8", (N // 16, K // 64, 544))
+    with pytest.raises(error) as raised:
+        kernels.lm_head_topk_decode(x, w, N, **given)
     assert says in str(raised.value)
 
 

@@ -6,8 +6,6 @@
 //   e2m1(c)      c = s e e m.  (-1)^s * {0, 0.5, 1, 1.5, 2, 3, 4, 6}[c & 7];  8 is -0.
 //   e8m0(s)      2^(s - 127), an exponent and nothing else;  0 is 2^-127 (subnormal in fp32), 255 is NaN.
 //   decode(c,s)  e2m1(c) * e8m0(s): exact, or +-inf where it is 2^128 or more. A zero stays zero at every scale but 255.
-//   dot8         x[k] * e2m1(c[k]) is exact in fp32 (8 by 2 significant bits), each addition rounds once.
-//   add_block    acc + e8m0(s) * dot: one fused operation, one rounding.
 #pragma once
 
 #include <cmath>
@@ -25,7 +23,6 @@ namespace sparkforge::mxfp4 {
 constexpr int kBlock = 32;           // elements that share a scale
 constexpr int kBlockBytes = 16;      // their codes: one 16-byte load
 constexpr int kCodesPerWord = 8;     // codes in 32 bits, lowest nibble first
-constexpr int kWordsPerBlock = 4;
 
 SPARKFORGE_HD float from_bits(uint32_t bits) {
 #if defined(__CUDA_ARCH__)
@@ -79,20 +76,5 @@ SPARKFORGE_HD void unpack_bf16x2(uint32_t word, float& low, float& high) {
   low = from_bits(word << 16);
   high = from_bits(word & 0xffff0000u);
 }
-
-// even += sum of x[k] e2m1(k) over even k, odd likewise, k ascending; eight codes of one word.
-// Two sums, so that a lone dot product has two chains of dependent additions and not one.
-SPARKFORGE_HD void dot8(const float (&weight)[kCodesPerWord], const float (&x)[kCodesPerWord], float& even, float& odd) {
-#if defined(__CUDA_ARCH__)
-#pragma unroll
-#endif
-  for (int k = 0; k < kCodesPerWord; k += 2) {
-    even = even + x[k] * weight[k];  // the product is exact: contracted to an FMA or not, the bits are the same
-    odd = odd + x[k + 1] * weight[k + 1];
-  }
-}
-
-// acc + e8m0(scale) * dot.
-SPARKFORGE_HD float add_block(float acc, uint32_t scale, float dot) { return fmaf(e8m0(scale), dot, acc); }
 
 }  // namespace sparkforge::mxfp4

@@ -30,17 +30,6 @@ SPARKFORGE_HD uint32_t rotate_right(uint32_t word, int by) {
 #endif
 }
 
-// a * b + c; on a GPU as one instruction, which the compiler would else take apart into a shift and an addition.
-SPARKFORGE_HD uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
-#if defined(__CUDA_ARCH__)
-  uint32_t out;
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
-  return out;
-#else
-  return a * b + c;
-#endif
-}
-
 // Byte `index` of a word.
 SPARKFORGE_HD uint32_t byte_of(uint32_t word, int index) {
 #if defined(__CUDA_ARCH__)
@@ -53,11 +42,17 @@ SPARKFORGE_HD uint32_t byte_of(uint32_t word, int index) {
 // Codes in nibble order, as rows and Marlin hold them: pair[j] = codes j (low half) and j + 4 (high half).
 //
 // A nibble is moved to bits 9..6 of its half; adding 0x7e00 carries a sign at bit 9 to bit 15, and the mask drops what an
-// unset sign leaves.
-SPARKFORGE_HD void widen_nibbles(uint32_t word, uint32_t (&pair)[4]) {
+// unset sign leaves. Kernels are handed the factors of the moves as parameters: for constants the compiler would put
+// shifts on the integer pipe, which the masks fill already, in place of multiply-adds on the other.
+struct Shifts {
+  uint32_t by_6 = 64;
+  uint32_t by_2 = 4;
+};
+
+SPARKFORGE_HD void widen_nibbles(uint32_t word, uint32_t (&pair)[4], const Shifts& shifts = {}) {
   constexpr uint32_t kCarry = 0x7e007e00u;
-  pair[0] = multiply_add(word & 0x000f000fu, 64, kCarry) & kPairBits;
-  pair[1] = multiply_add(word & 0x00f000f0u, 4, kCarry) & kPairBits;
+  pair[0] = ((word & 0x000f000fu) * shifts.by_6 + kCarry) & kPairBits;
+  pair[1] = ((word & 0x00f000f0u) * shifts.by_2 + kCarry) & kPairBits;
   pair[2] = (((word & 0x0f000f00u) >> 2) + kCarry) & kPairBits;
   pair[3] = (word & 0x80008000u) | ((word >> 6) & 0x01c001c0u);
 }
@@ -110,11 +105,17 @@ SPARKFORGE_HD uint32_t apply_wide(uint32_t pair, uint32_t scale) {
   return multiply_bf16x2(multiply_bf16x2(pair, kUnbias), wide_scale_pair(scale));
 }
 
-// A widened pair under its scale; kWide false needs scale <= 127.
+// A scale that is applied to many pairs; kWide false needs scale <= 127.
 template <bool kWide>
-SPARKFORGE_HD uint32_t apply_scale(uint32_t pair, uint32_t scale) {
-  return kWide ? apply_wide(pair, scale) : multiply_bf16x2(pair, scale_pair(scale));
-}
+struct Factor {
+  uint32_t value;
+
+  SPARKFORGE_HD explicit Factor(uint32_t scale) : value(kWide ? scale : scale_pair(scale)) {}
+
+  SPARKFORGE_HD uint32_t operator()(uint32_t pair) const {
+    return kWide ? apply_wide(pair, value) : multiply_bf16x2(pair, value);
+  }
+};
 
 #if defined(__CUDACC__)
 // c += A B for one warp, all of its lanes.

@@ -32,4 +32,16 @@ __device__ __forceinline__ void let_next_kernel_start() { asm volatile("griddepc
 
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// Blocks of a cluster: each arrives once and waits once for a meeting; what was written before is seen after.
+__device__ __forceinline__ void arrive_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+
+__device__ __forceinline__ void wait_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Writes to the same place of another block's shared memory.
+__device__ __forceinline__ void write_to_block(const float* own, int rank, float value) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(own)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(there), "f"(value) : "memory");
+}
+
 }  // namespace sparkforge

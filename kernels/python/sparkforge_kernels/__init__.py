@@ -7,13 +7,28 @@ capture, so that its code is on the device. A wrong argument raises TypeError or
 from __future__ import annotations
 
 from sparkforge_kernels.library import KernelsUnavailableError, archs, build_facts, supports
-from sparkforge_kernels.linear import MAX_DECODE_TOKENS, mxfp4_linear_decode
+from sparkforge_kernels.linear import (
+    LAYOUTS,
+    MAX_DECODE_TOKENS,
+    MAX_TOP,
+    lm_head_topk_decode,
+    lm_head_topk_scratch,
+    marlin_linear_decode,
+    mxfp4_linear_decode,
+)
+from sparkforge_kernels.packing import pack
 
 __all__ = [
+    "LAYOUTS",
     "MAX_DECODE_TOKENS",
+    "MAX_TOP",
     "KernelsUnavailableError",
     "archs",
     "build_facts",
+    "lm_head_topk_decode",
+    "lm_head_topk_scratch",
+    "marlin_linear_decode",
     "mxfp4_linear_decode",
+    "pack",
     "supports",
 ]

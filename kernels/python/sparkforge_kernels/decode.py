@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sparkforge_kernels.library import supports
-from sparkforge_kernels.linear import MAX_DECODE_TOKENS, mxfp4_linear_decode
+from sparkforge_kernels.linear import MAX_DECODE_TOKENS, marlin_linear_decode
 
 
 def decode_kernels(capability: Sequence[int]) -> list[dict[str, Any]]:
@@ -27,7 +27,7 @@ def decode_kernels(capability: Sequence[int]) -> list[dict[str, Any]]:
             "kind": "dense",
             "name": "mxfp4_linear_decode",
             "tokens": (1, MAX_DECODE_TOKENS),
-            "run": mxfp4_linear_decode,
+            "run": marlin_linear_decode,
             "faster": False,
         }
     ]

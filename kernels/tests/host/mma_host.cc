@@ -32,7 +32,7 @@ void scaled_table(uint16_t* out, int wide) {
     for (uint32_t code = 0; code < 16; ++code) {
       uint32_t pair[4];
       widen_nibbles(code * 0x11111111u, pair);
-      const uint32_t both = wide != 0 ? apply_scale<true>(pair[3], scale) : apply_scale<false>(pair[3], scale);
+      const uint32_t both = wide != 0 ? Factor<true>(scale)(pair[3]) : Factor<false>(scale)(pair[3]);
       out[16 * scale + code] = static_cast<uint16_t>(both >> 16 == (both & 0xffffu) ? both : 0xdeadu);
     }
 }
