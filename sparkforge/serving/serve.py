@@ -243,7 +243,9 @@ def _signals(events: SimpleQueue[str]) -> Iterator[None]:
             raise KeyboardInterrupt
         events.put(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    ours = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    heard = [number for number in ours if signal.getsignal(number) is not signal.SIG_IGN]  # as under nohup
+    before = {number: signal.signal(number, note) for number in heard}
     try:
         yield
     finally:

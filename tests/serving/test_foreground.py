@@ -52,9 +52,9 @@ def serving(image, port, tmp_path):
     """Starts `invoke serve` on that image, and waits until its container waits."""
     begun = []
 
-    def start(*words, image=image, **env):
+    def start(*words, image=image, front=(), **env):
         log = tmp_path / f"log-{len(begun)}"
-        every = [INVOKE, "serve", "--profile", "tiny", "--image", image, "--port", str(port), *words]
+        every = [*front, INVOKE, "serve", "--profile", "tiny", "--image", image, "--port", str(port), *words]
         own = {**os.environ, "HOME": str(tmp_path), **env}
         with log.open("wb") as out:
             process = subprocess.Popen(every, cwd=ROOT, env=own, stdout=out, stderr=subprocess.STDOUT)
@@ -86,6 +86,16 @@ def test_a_signal_stops_the_server_and_leaves_no_container(serving, port, number
     assert process.wait(60) == 0, process.said()
     assert left(port) == ""
     assert "ended by SIGTERM" in process.said()
+
+
+def test_a_signal_that_is_ignored_stays_ignored(serving, port):
+    process = serving(front=("nohup",))
+    process.send_signal(signal.SIGHUP)
+    time.sleep(2)
+    assert (process.poll(), bool(left(port))) == (None, True)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0, process.said()
+    assert left(port) == ""
 
 
 def test_a_second_signal_does_not_wait_for_a_deaf_server(serving, port):
