@@ -1,9 +1,9 @@
 """FlashInfer's modules for one model, compiled ahead of time from the patched sources: the AOT step of `invoke build`.
 
-What a build gives, and what checks of it read, is a folder of the store (`build.Modules.folder`):
+A build gives a folder of the store (`modules.BuiltModules.folder`), which the checks read:
 
     NAME/NAME.so     each module, as FlashInfer looks for it below its directory of ahead-of-time modules
-    aot.json         `facts.Facts`: what was built, from what, by what
+    aot.json         `module_facts.AotFacts`: what was built, from what, by what
 
 `aot.json` holds
 
@@ -21,8 +21,8 @@ What a build gives, and what checks of it read, is a folder of the store (`build
     reads        {path: sha256} of all files of FlashInfer that any unit read, paths below the package's folder
     left_out     {module: [part, ...]}: modules that were not compiled, since only these parts need them
 
-In an image the modules stand at site-packages/flashinfer/data/aot/<first 16 digits of key>/NAME/NAME.so; beside that
-folder `<tree>` is a link to it, and the patched FlashInfer (F-01) looks below the id of its own tree alone. The image
-says `key` in its label dev.sparkforge.aot (`none` where it has no modules) and, with `aot_modules`, {name: sha256}, as
-`aot` in /opt/sparkforge/manifest.json.
+In an image the modules are in site-packages/flashinfer/data/aot/<first 16 digits of key>/NAME/NAME.so; beside that
+folder `<tree>` is a link to it, and the patched FlashInfer (F-01) looks only below the id of its own tree. The label
+dev.sparkforge.aot and `aot` in /opt/sparkforge/manifest.json hold `key`, or `none` where an image has no modules. The
+manifest also has `aot_modules` {name: sha256}, `aot_left_out` {name: why} and `parts_left_out` {part: [name, ...]}.
 """

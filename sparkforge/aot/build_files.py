@@ -1,4 +1,4 @@
-"""Read what others write for `make` and `ninja`: dependency files of compilers, and FlashInfer's build files."""
+"""Read dependency files of compilers, and the build files that FlashInfer writes for ninja."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def edges(text: str) -> list[NinjaEdge]:
     `compile`, `cuda_compile` and `link`, and a `build` line for each object and for the library.
 
     Raises:
-        CheckFailed: a line of another shape.
+        CheckFailed: a line in another format.
     """
     variables: dict[str, str] = {}
     commands: dict[str, str] = {}

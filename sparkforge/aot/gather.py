@@ -1,4 +1,4 @@
-"""Put a finished build into words: what `aot.json` says."""
+"""The content of `aot.json`, from a finished build."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def facts_of(
     *,
     left_out: dict[str, list[str]],
 ) -> facts.AotFacts:
-    """What the folder of a build says of itself.
+    """Facts about the folder of a build.
 
     Args:
         folder: holds NAME/NAME.so.

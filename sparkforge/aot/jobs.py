@@ -1,4 +1,4 @@
-"""Compilers at once: as many as cores and memory bear. A translation unit of CUTLASS takes up to 10.3 GiB."""
+"""Run as many compilers at once as cores and memory allow. One source of CUTLASS takes up to 10.3 GiB."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ def taken() -> int:
 
 @dataclass
 class MemoryQueue(Generic[T]):
-    """Gives work to whoever asks: the first item whose memory is free beside what running ones may still come to take.
+    """Gives each worker the first item that fits beside the memory reserved for running items.
 
-    One item is always given, whatever it takes: waiting for memory that nobody gives back would be waiting for ever.
+    If nothing runs, an item is given even if it does not fit: nothing would ever free memory for it.
 
     Attributes:
-        items: what is left, in order of preference.
+        items: not yet given, the preferred first.
         needs: bytes that an item will take at most.
-        free: tells what is available now.
-        held: tells what running items have taken already.
-        waits: called with a sentence when memory lets nobody begin.
+        free: bytes that are available now.
+        held: bytes that running items have taken already.
+        waits: called with a sentence when no item fits.
     """
 
     items: list[T]
@@ -72,7 +72,7 @@ class MemoryQueue(Generic[T]):
     _running: list[int] = field(default_factory=list)
 
     def take(self) -> tuple[T, int] | None:
-        """An item and what was set aside for it; None when there is none left. Waits until one fits."""
+        """The next item and the bytes reserved for it; None when none is left. Waits until one fits."""
         said = False
         with self._changed:
             while self.items:
@@ -92,24 +92,24 @@ class MemoryQueue(Generic[T]):
             return None
 
     def give_back(self, wanted: int) -> None:
-        """Say that an item that took so much has ended."""
+        """An item with so many bytes reserved has ended."""
         with self._changed:
             self._running.remove(wanted)
             self._changed.notify_all()
 
     def drop(self) -> None:
-        """Leave what is left."""
+        """Drop the items that are left."""
         with self._changed:
             self.items.clear()
             self._changed.notify_all()
 
     def _left(self) -> int:
-        """Free now, less what running items were promised and have not taken yet."""
+        """Free now, less what is reserved for running items and not taken yet."""
         return self.free() - max(0, sum(self._running) - self.held())
 
 
 def each(queue: MemoryQueue[T], work: Callable[[T], None], at_once: int) -> None:
-    """Work on every item of a queue; the first failure ends it when what runs has ended."""
+    """Work on every item of a queue. After a failure nothing new begins."""
 
     def worker() -> None:
         while (given := queue.take()) is not None:

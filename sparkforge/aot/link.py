@@ -1,8 +1,8 @@
-"""Link a module: its objects, once, into a library that any user of an image can load.
+"""Link a module's objects into a library that any image can load.
 
-Beside what FlashInfer's own link does: undefined symbols are an error here and not in a server, symbols that TVM-FFI
-does not look for stay inside (each module has its own copies of FlashInfer's helpers), names of temporary files go with
-the symbol table, and what it needs is looked for in the wheels beside it, by a path relative to itself.
+What differs from FlashInfer's own link: undefined symbols are an error here and not in a server. Symbols that TVM-FFI
+does not look for stay inside, since each module has its own copies of FlashInfer's helpers. The symbol table goes, and
+with it the names of temporary files. Needed libraries are found in the wheels beside it, by a relative path.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 The root is a folder that stands for a while: `flashinfer/` (the pinned wheel with the overlay laid over it, so what an
 image holds), `generated/` (what FlashInfer writes for its compilers), and links to the toolchain: `cuda/`, `more/`,
-`tvm_ffi/`, `compiler/`. Commands are run in it and name everything relative to it, so they are the same on every
+`tvm_ffi/`, `compiler/`. Commands run in it with relative paths, so they are the same on every
 machine, and so is `__FILE__`. One thing is not: nvcc makes names for what has internal linkage from the real path of
-the source, and has no option against it. So a root has one place in a store: there the same sources give the same
-bytes; with a store elsewhere, such names differ.
+the source, and has no option against it. So a root always has the same place in a store, and the same
+sources give the same bytes there; with a store elsewhere, such names differ.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def lay(root: Path, wheel: Path, overlay: Overlay, tools: ModuleTools) -> None:
     """Fill an empty root.
 
     Raises:
-        CheckFailed: a file that the overlay replaces is not the wheel's.
+        CheckFailed: a file that the overlay replaces differs from the wheel's.
     """
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(root, [name for name in archive.namelist() if name.startswith("flashinfer/")])
     for entry in overlay.manifest.entries:
         path = root / entry.path
         if entry.pin_sha256 and sha256_bytes(path.read_bytes()) != entry.pin_sha256:
-            raise CheckFailed(f"{entry.path} of {wheel.name} is not what the overlay was computed for")
+            raise CheckFailed(f"{entry.path} of {wheel.name} is not the file that the overlay was computed for")
         path.unlink(missing_ok=True)
         if entry.sha256:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +126,7 @@ def describe(root: Path, python: Path, archs: Sequence[Arch], options: Mapping[s
 def _module(root: Path, name: str, edges: list[build_files.NinjaEdge]) -> ModulePlan:
     *objects, linked = edges
     if linked.rule != "link" or any(edge.rule not in {"compile", "cuda_compile"} for edge in objects):
-        raise CheckFailed(f"the module {name} is built in a way that is not known here", why=linked.rule)
+        raise CheckFailed(f"the module {name} is built in an unknown way", why=linked.rule)
     units = tuple(_unit(root, name, edge) for edge in objects)
     return ModulePlan(name, units, tuple(word for word in linked.words if word.startswith("-l")))
 

@@ -50,10 +50,10 @@ def identity(chosen: toolchain.Toolchain) -> str:
 
 
 def ready(store: Store, target: Platform) -> ModuleTools:
-    """The toolchain for a target, fetched and laid out where it is not there.
+    """The toolchain for a target, fetched and laid out if missing.
 
     Raises:
-        CheckFailed: a wheel is not the pinned content.
+        CheckFailed: a wheel's content is not the pinned one.
         EnvironmentLacks: no compiler, or the index has no such file.
     """
     chosen = toolchain.choose(target)

@@ -3,7 +3,7 @@
     ensure(engine, store, stack, flavor, platform, locked=False) -> BaseImage
 
 Both end as one local image, `localhost/sparkforge/base:<key>`, with the packages of `images/base/packages.txt`.
-The key is of what is asked for; the digest is of what came out. A registry's image without a known digest is
+The key hashes the request; the digest is that of the result. A registry's image without a known digest is
 `unpinned`: it is pulled with a warning, its digest is recorded, and `locked` refuses it.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -30,7 +30,7 @@ from sparkforge.inputs.recipes import UNPINNED, Stack
 Flavor = Literal["auto", "ngc", "bootstrap"]
 KIND = "bases"
 TAG = "localhost/sparkforge/base"
-_SECONDS = 3.0  # a registry that takes longer to say hello is no registry to build from
+_SECONDS = 3.0  # a slower registry is not worth building from
 _FORMAT = 2
 
 
@@ -62,7 +62,7 @@ class BaseImage:
 def ensure(
     engine: Engine, store: Store, stack: Stack, flavor: Flavor, platform: Platform, *, locked: bool = False
 ) -> BaseImage:
-    """The base for a platform, made or pulled where it is not there.
+    """The base for a platform, made or pulled if missing.
 
     Args:
         engine: it is loaded into this one.
@@ -84,11 +84,11 @@ def ensure(
     found = make(engine, store, pin, platform)
     if pin.digest not in (UNPINNED, found.digest):
         raise CheckFailed(
-            f"the {taken} base is not the one that is pinned",
+            f"the {taken} base is not the pinned one",
             why=f"{found.name}: {found.digest}, wanted {pin.digest} ({shown(stack.path)}: bases.{taken}.digest)",
-            do="pin what came, if it is meant; a bootstrap base changes with its mirror",
+            do="if the change is meant, pin what came; a bootstrap base changes with its mirror",
         )
-    return BaseImage(**{**asdict(found), "why": why})
+    return replace(found, why=why)
 
 
 def pinned(stack: Stack, flavor: Literal["ngc", "bootstrap"], *, locked: bool) -> None:
@@ -106,7 +106,7 @@ def pinned(stack: Stack, flavor: Literal["ngc", "bootstrap"], *, locked: bool) -
 
 
 def choose(store: Store, stack: Stack, flavor: Flavor, platform: Platform) -> tuple[Literal["ngc", "bootstrap"], str]:
-    """The flavor to take and why; `auto` keeps its first answer for a platform, so that builds stay alike.
+    """The flavor to take and why; `auto` keeps its first answer for a platform, so that builds stay the same.
 
     Raises:
         BadInput: the stack has no such flavor.
@@ -131,7 +131,7 @@ def choose(store: Store, stack: Stack, flavor: Flavor, platform: Platform) -> tu
 
 
 def unreachable(image: str, *, seconds: float = _SECONDS) -> str:
-    """Why the registry of an image does not answer; the empty string when it does, with whatever status."""
+    """Why the registry of an image does not answer; empty when it answers, with any status."""
     import requests  # noqa: PLC0415  a build that chose before does not pay for it
 
     host = image.partition("/")[0]
@@ -145,7 +145,7 @@ def unreachable(image: str, *, seconds: float = _SECONDS) -> str:
 
 
 def key_for(flavor: str, pin: recipes.Base, platform: Platform) -> str:
-    """Key of a base: everything that is asked for."""
+    """Key of a base: everything that was requested."""
     recipe = [bootstrap.SUITE, bootstrap.EPOCH] if flavor == "bootstrap" else [pin.image, pin.digest]
     return key_of(_FORMAT, flavor, recipe, bootstrap.packages(), platform.oci)[:12]
 

@@ -1,8 +1,8 @@
 """The bootstrap base: a Debian root made by mmdebstrap on the building machine, with no account and no registry.
 
 Mirrors, their keys and a proxy are this machine's own, as apt is configured here; on a machine that has no
-Debian of this release configured (Ubuntu, DGX OS), mmdebstrap's own knowledge of Debian serves. What an image
-keeps of them is nothing: a mirror's name is the builder's business. With equal package versions the result is
+Debian of this release configured (Ubuntu, DGX OS), mmdebstrap's own knowledge of Debian serves. The image
+keeps none of them. With equal package versions the result is
 equal byte for byte (SOURCE_DATE_EPOCH); which versions those are is the mirror's state, so they are listed.
 """
 
@@ -84,7 +84,7 @@ def packages() -> list[str]:
 
 
 def _private() -> list[str]:
-    """Words before mmdebstrap that keep its mounts from everyone else, where that is allowed.
+    """Words before mmdebstrap that hide its mounts from other programs, where that is allowed.
 
     As root it mounts /proc and others inside of the root that it makes, and takes them away at its end; a killed
     one does not. In a namespace of its own they go with it.
@@ -107,7 +107,7 @@ def mirrors() -> list[str]:
             continue
         option = f"[signed-by={key}] " if key.startswith("/") else ""
         lines.append(f"deb {option}{uri} {release} {component}")
-    # Without the release itself, its updates are no system.
+    # Updates without the release itself are not a system.
     return sorted(set(lines)) if any(f" {SUITE} " in line for line in lines) else []
 
 

@@ -60,7 +60,7 @@ def build(
         parts: modules that each part of these profiles needs.
 
     Raises:
-        SparkforgeError: whatever a step says; nothing half made is left.
+        SparkforgeError: from any step; nothing half made is left.
     """
     begun = time.monotonic()
     if swept := store.sweep():

@@ -113,7 +113,7 @@ def assemble(
         modules: FlashInfer's; None for none.
 
     Raises:
-        BadInput: an upstream's file name is no wheel's.
+        BadInput: an upstream's file name is not a wheel's.
         CheckFailed: something named is not there.
     """
     if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is None:
@@ -183,7 +183,7 @@ def _pinned(wheel: ContextWheel) -> str:
     """The line of a lock that installs one exact wheel."""
     said = _WHEEL.match(wheel.name)
     if said is None:
-        raise BadInput(f"{wheel.name} is no wheel's name")
+        raise BadInput(f"{wheel.name} is not a wheel's file name")
     return f"{said['name'].replace('_', '-')}=={said['version']} --hash=sha256:{wheel.sha256}\n"
 
 

@@ -50,7 +50,7 @@ class ImageParts:
 
     @property
     def checkout(self) -> dict[str, Part]:
-        """What of the checkout itself is in every image."""
+        """Parts of the checkout that are in every image."""
         return {
             "Dockerfile": ROOT / "Dockerfile",
             "images/lay": IMAGES / "lay",

@@ -1,4 +1,4 @@
-"""What an image says of itself: labels for registries and engines, the same as a file inside of it."""
+"""What an image says about itself: labels for registries and engines, and the same facts as a file in the image."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def test_only(target: str, platform: Platform, archs: Sequence[Arch]) -> bool:
-    """Whether no machine is sold that could serve from this image: SM12x of a Spark sits on arm64 boards alone."""
+    """Whether no machine can serve from this image: a Spark's SM12x comes with arm64 only."""
     return target == "serve" and platform == AMD64 and all(arch.major == _SM12X and arch.minor for arch in archs)
 
 
@@ -143,6 +143,6 @@ def labels(facts: ImageFacts) -> dict[str, str]:
 
 
 def manifest(facts: ImageFacts) -> dict[str, Any]:
-    """The same facts as the image carries them in a file, with the labels."""
+    """The content of the image's manifest.json: the facts and the labels."""
     said: dict[str, Any] = msgspec.to_builtins(facts)
     return {**said, "labels": labels(facts)}

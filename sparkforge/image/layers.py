@@ -28,7 +28,7 @@ class Difference:
 
 
 def difference(before: Sequence[Layer], after: Sequence[Layer]) -> Difference:
-    """How `after` differs from `before`: a layer is what its digest says, and stands on those below it."""
+    """How `after` differs from `before`: layers are equal if their digests and those of all layers below are."""
     kept: list[Layer] = []
     for old, new in zip(before, after, strict=False):
         if old.digest != new.digest:

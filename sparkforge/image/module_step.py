@@ -142,7 +142,7 @@ class ModuleJob:
         return aot.listed(self.store, self.wanted(), self.python())
 
     def python(self) -> Path:
-        """The Python of the environment that names the modules, made where it is not there.
+        """The Python of the environment that names the modules, made if missing.
 
         Raises:
             EnvironmentLacks: it cannot be made.

@@ -168,7 +168,7 @@ class Wheels:
 
 
 def wheels(store: Store, stack: Stack, request: Request, base: Base, upstream: tuple[fetch.Wanted, ...]) -> Wheels:
-    """Which wheels an image is made of.
+    """The wheels that an image is made of.
 
     Raises:
         BadInput: a lock is missing or not pinned.

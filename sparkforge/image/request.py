@@ -1,4 +1,4 @@
-"""What one build is asked for."""
+"""The options of one build."""
 
 from __future__ import annotations
 

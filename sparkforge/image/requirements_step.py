@@ -1,4 +1,4 @@
-"""`pip check` of an image before it is built, from the metadata in its wheels: nothing of it is run."""
+"""`pip check` of an image before it is built, from the metadata in its wheels. Nothing is run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _KIND = "requirements"
 
 
 def step(line: Pipeline, store: Store, stack: Stack, request: Request, wheels: Wheels, *, base: Base) -> None:
-    """Hold what the wheels require against what is installed with them; exceptions stand in `pip-check.yaml`.
+    """Check that the wheels meet each other's requirements; expected conflicts are in `pip-check.yaml`.
 
     Raises:
-        CheckFailed: a conflict that nobody named, or a named one that no longer occurs.
+        CheckFailed: an unexpected conflict, or an expected one that no longer occurs.
     """
     known = ROOT / stack.locks / "pip-check.yaml"
     key = key_of("requirements 1", wheels.key, known, request.target)
@@ -49,7 +49,7 @@ def step(line: Pipeline, store: Store, stack: Stack, request: Request, wheels: W
 
 
 def _metadata(wheel: Path, site: Path) -> None:
-    """Lay out a wheel's METADATA alone."""
+    """Write a wheel's METADATA and nothing else."""
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             if name.endswith(".dist-info/METADATA") and name.count("/") == 1:

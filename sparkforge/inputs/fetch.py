@@ -51,7 +51,7 @@ def held(store: Store, wanted: Wanted) -> Path | None:
     """The file if the store has it, verified; None if not.
 
     Raises:
-        CheckFailed: the store's copy is not the pinned content.
+        CheckFailed: the store's copy has other content than the pinned one.
     """
     path = path_of(store, wanted.file)
     if not path.is_file():
@@ -64,7 +64,7 @@ def fetch(store: Store, file: File, *, package: str, where: str = "a recipe") ->
     """One file, from the store or from the index.
 
     Raises:
-        CheckFailed: what came is not the pinned content; nothing is kept.
+        CheckFailed: the content that came is not the pinned one; nothing is kept.
         EnvironmentLacks: the index does not answer or has no such file.
     """
     return fetch_all(store, [Wanted(file, package, where)])[0]
@@ -148,7 +148,7 @@ def _download(store: Store, item: Wanted, url: str, meter: Meter) -> None:
         if digest != item.file.sha256:
             partial.unlink()
             raise CheckFailed(
-                f"{item.file.name} from the package index is not the file that is pinned",
+                f"{item.file.name} from the package index is not the pinned file",
                 why=f"sha256 {digest}, wanted {item.file.sha256} ({item.where}); nothing was kept",
             )
         with partial.open("rb") as file:

@@ -1,4 +1,4 @@
-"""What kernels there are and what their compiled code must hold: kernels/kernels.yaml."""
+"""Which kernels there are, and what their compiled code must hold: kernels/kernels.yaml."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 A target's inputs are files in the stack's folder of locks. By hand: TARGET.in (what we add), TARGET.excludes.in
 (what we leave out), TARGET.overrides.in, constraints.in, untested.in, each line with its reason. From upstream:
 requires-DISTRIBUTION.in (what a pinned wheel requires) and tested.in (the versions with which upstream tested
-its release). The latter are constraints: an index goes on after a release, and versions that nobody has run it
-with break it. A lock's first lines hold the hash of its inputs and the hash of its own lines.
+its release). The latter are constraints: newer versions appear after a release, and untested ones
+break it. A lock's first lines hold the hash of its inputs and the hash of its own lines.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def locks(stack: Stack) -> Iterator[Lock]:
 def make(stack: Stack, store: Store, *, upgrade: bool = False) -> list[Path]:
     """Make the locks of a stack anew from their inputs; needs the package index.
 
-    A version that stands in a lock stays unless an input forbids it or `upgrade` is set.
+    A version in a lock stays unless an input forbids it or `upgrade` is set.
 
     Returns:
         The files that changed.
@@ -98,7 +98,7 @@ def check(stack: Stack) -> None:
     """
     wrong = problems(stack)
     if wrong:
-        raise CheckFailed("the locks are not what their inputs say", why="\n       ".join(wrong), do="invoke lock")
+        raise CheckFailed("the locks do not match their inputs", why="\n       ".join(wrong), do="invoke lock")
 
 
 def problems(stack: Stack) -> list[str]:
@@ -131,13 +131,13 @@ def verify(path: Path) -> dict[str, str]:
     head = _HEAD.match(text)
     found = hashing.sha256_bytes(text[head.end() :].encode()) if head else ""
     if head is None or found != head["lines"]:
-        why = f"its lines have sha256 {found}, its head says {head['lines']}" if head else "it has no head of ours"
+        why = f"its lines have sha256 {found}, its head says {head['lines']}" if head else "it has no head"
         raise CheckFailed(f"{shown(path)} was edited or damaged", why=why, do="invoke lock")
     return head.groupdict()
 
 
 def inputs_key(stack: Stack, lock: Lock) -> str:
-    """Hash of all that a lock is made from."""
+    """Hash of everything that a lock is made from."""
     return hashing.key_of("lock 1", lock.what, {path.name: path for path in _inputs(stack, lock) if path.is_file()})
 
 
@@ -167,7 +167,7 @@ def refresh(stack: Stack, store: Store) -> list[Path]:
 
 
 def _upstreams(stack: Stack) -> set[str]:
-    """Distributions that are installed from their pinned files and so stand in no lock."""
+    """Distributions that are installed from their pinned files and so are in no lock."""
     return {upstream.build(target).package for upstream in stack.upstreams.values() for target in TARGETS}
 
 
@@ -215,7 +215,7 @@ def _compile(stack: Stack, lock: Lock, *, upgrade: bool) -> str:
     with TemporaryDirectory() as scratch:
         made = Path(scratch) / "lock.txt"
         if lock.path.is_file():
-            made.write_bytes(lock.path.read_bytes())  # uv keeps what stands in its output
+            made.write_bytes(lock.path.read_bytes())  # uv keeps the versions in its output file
         # The index is asked with the words of its own pages alone; a lock names none.
         fixed = ["--only-binary", ":all:", "--generate-hashes", "--no-header", "--no-emit-index-url", "--quiet"]
         target = ["--python-version", lock.python, "--python-platform", lock.platform.uv(lock.glibc)]

@@ -1,8 +1,8 @@
 """`pip check`, for any platform: what installed distributions require and do not get, held against what we know of.
 
 Read from the metadata in a site-packages directory, as `pip check` does, rather than by a program inside: so an image
-for another platform is checked without running any of it. Every exception stands in `pip-check.yaml` by name with its
-reason; one that no longer occurs is as wrong as one that nobody named.
+for another platform is checked without running any of it. Every expected conflict is in `pip-check.yaml` with its
+reason; one that no longer occurs is an error too.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def check(stack: Stack, target: Target, site: Path, platform: Platform, python: 
     """Hold an environment against the exceptions of its target; returns the lines that were expected.
 
     Raises:
-        CheckFailed: a conflict that nobody named, or an exception that no longer occurs.
+        CheckFailed: an unexpected conflict, or an expected one that no longer occurs.
         BadInput: the file of exceptions is not valid.
     """
     file = ROOT / stack.locks / "pip-check.yaml"

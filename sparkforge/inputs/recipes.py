@@ -144,7 +144,7 @@ class _StrictLoader(yaml.CSafeLoader):  # of libyaml, which is in every wheel of
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 line = key_node.start_mark.line + 1
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice, line {line}", None)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is there twice, line {line}", None)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -183,7 +183,7 @@ def load_stack(name: str | Path = "vllm-0.21") -> Stack:
         raise BadInput(f"there is no stack {str(name)!r}", why=f"stacks: {known}")
     stack = load(path, Stack)
     if path.parent == STACKS and stack.name != path.stem:
-        raise BadInput(f"{shown(path)} is not a valid recipe", why=f"name: {stack.name!r} is not the file's name")
+        raise BadInput(f"{shown(path)} is not a valid recipe", why=f"name: {stack.name!r} differs from the file's name")
     for upstream, pin in stack.upstreams.items():
         for mapping in pin.overlay:
             if not (mapping.source.endswith("/") and mapping.target.endswith("/")):

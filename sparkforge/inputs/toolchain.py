@@ -171,10 +171,10 @@ def nvcc_version(nvcc: Path) -> str:
 
 
 def ready(store: Store, chosen: Toolchain) -> ReadyTools:
-    """The chosen toolchain on disk, fetched and unpacked where it is not there yet.
+    """The chosen toolchain on disk, fetched and unpacked if missing.
 
     Raises:
-        CheckFailed: a wheel is not the pinned content, or lacks what it must hold.
+        CheckFailed: a wheel's content is not the pinned one, or lacks what it must hold.
         EnvironmentLacks: the index has no such file.
     """
     target = _laid_out(store, "target", chosen.recipe.target[chosen.target.oci], ("lib/libcudart_static.a",))
@@ -189,7 +189,7 @@ def inspector(store: Store, *, host: Platform | None = None) -> Path:
     """Folder of cuobjdump and nvdisasm for this machine, from the wheels.
 
     Raises:
-        CheckFailed: a wheel is not the pinned content.
+        CheckFailed: a wheel's content is not the pinned one.
         EnvironmentLacks: the index has no such file.
     """
     wheels = recipe().inspector[(host or Platform.host()).oci]
@@ -200,7 +200,7 @@ def fetched(store: Store, what: str, wheels: Sequence[ToolWheel]) -> list[Path]:
     """Wheels of one section of the recipe, verified.
 
     Raises:
-        CheckFailed: a wheel is not the pinned content.
+        CheckFailed: a wheel's content is not the pinned one.
         EnvironmentLacks: the index has no such file.
     """
     wanted = [Wanted(File(w.name, w.sha256), w.package, f"{shown(RECIPE)}: {what}: {w.name}") for w in wheels]

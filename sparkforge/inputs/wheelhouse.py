@@ -72,7 +72,7 @@ def read_lock(lock: Path) -> list[Locked]:
         try:
             wanted = Requirement(name)
         except InvalidRequirement as bad:
-            raise BadInput(f"{at} is no requirement", why=str(bad).splitlines()[0], do="invoke lock") from bad
+            raise BadInput(f"{at} is not a requirement", why=str(bad).splitlines()[0], do="invoke lock") from bad
         pins = [spec.version for spec in wanted.specifier if spec.operator == "=="]
         if not hashes or len(pins) != 1 or any(len(digest) != 64 for digest in hashes):  # noqa: PLR2004  hex digits
             raise BadInput(f"{at} is not pinned", why=f"{name}: one == and at least one sha256", do="invoke lock")

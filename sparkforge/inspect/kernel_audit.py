@@ -24,7 +24,7 @@ COLUMNS = ("arch", "kernel", "registers", "stack", "shared", "instructions", "bl
 
 @dataclass(frozen=True)
 class KernelAudit:
-    """What one library holds, and what is wrong with it.
+    """A library's content and its findings.
 
     Attributes:
         library: the file.

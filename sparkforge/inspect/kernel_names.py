@@ -53,7 +53,7 @@ def gemm(name: str) -> Gemm | None:
     """What a kernel is, from its mangled name; None where it is no block-scaled GEMM of CUTLASS.
 
     Raises:
-        ValueError: it is one, and its name is not of the form that is read here.
+        ValueError: it is one, and its name has a form that is not known here.
     """
     mainloop = _MAINLOOP.search(name)
     if mainloop is None:

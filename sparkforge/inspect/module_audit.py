@@ -165,7 +165,7 @@ def read(
 
     Raises:
         CheckFailed: it cannot be read.
-        ValueError: the name of a block-scaled kernel is not of the form that is read here.
+        ValueError: the name of a block-scaled kernel has a form that is not known here.
     """
     groups: dict[str, list[DeviceFunction]] = {}
     gemms: set[Gemm] = set()

@@ -1,4 +1,4 @@
-"""What a build of modules says of itself: `aot.json`; see the package's docstring."""
+"""What a build of modules says about itself: `aot.json`; sparkforge/aot/__init__.py describes it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def read(folder: Path) -> AotFacts:
     """The facts of a build's folder.
 
     Raises:
-        CheckFailed: there are none, or they are of another shape.
+        CheckFailed: there are none, or they are in another format.
     """
     try:
         return msgspec.json.decode((folder / NAME).read_bytes(), type=AotFacts)

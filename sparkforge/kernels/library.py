@@ -1,4 +1,4 @@
-"""Kernels become one library: each source compiled on its own and kept by content, then linked and laid out.
+"""Compile our kernels into one library: each source by itself, kept by content, then linked and laid out.
 
 The same inputs give the same bytes on every machine: sources are named relative to their folder, paths of headers are
 mapped away, symbols and build ids are not kept. Undefined symbols are an error at link time; TVM-FFI's and the static
@@ -34,7 +34,7 @@ _NVCC = ("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden,-Wall", "-We
 _LINK = (
     "-shared",
     "-Wl,--build-id=none",  # it would differ by nothing that matters
-    "-Wl,-z,defs",  # a symbol that nobody defines fails here and not in a server
+    "-Wl,-z,defs",  # an undefined symbol fails here and not in a server
     "-Wl,--exclude-libs,ALL",  # the static CUDA runtime stays ours
     "-Wl,--as-needed",
     "-Wl,-s",
@@ -68,7 +68,7 @@ class KernelLibrary:
 
 
 def key(declared: Declaration, archs: Sequence[Arch], chosen: Toolchain) -> str:
-    """Hash of all that the library is made from; also the key under which it is stored."""
+    """Hash of everything that the library is made from; also the key under which it is stored."""
     return key_of(
         _headers(declared.root),
         {source: declared.root / source for source in declared.sources},
@@ -97,7 +97,7 @@ def build(
         declared: the kernels.
         archs: at least one; each gets its own machine code, and no PTX is kept.
         platform: machine that the library is for; another than this one's is cross-compiled.
-        jobs: compilers at once; None asks cores and free memory.
+        jobs: compilers at once; None is what cores and free memory allow.
 
     Raises:
         BadInput: two architectures that nvcc cannot compile together.
@@ -133,7 +133,7 @@ def build(
 
 
 def jobs_at_once() -> int:
-    """Compilers that cores and free memory bear."""
+    """Compilers at once that cores and free memory allow."""
     pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(len(os.sched_getaffinity(0)), pages // _MEMORY_EACH))
 

@@ -40,5 +40,5 @@ def test_what_is_no_archive_is_named(tmp_path, work):
 def test_an_sdist_without_the_member_is_named(small, tmp_path):
     sdist = tmp_path / FILE.name
     sdist.write_bytes(small.sdist_bytes("x-1.0", {"other": b""}))
-    with pytest.raises(BadInput, match="tested with"):
+    with pytest.raises(BadInput, match="tested versions"):
         lock_inputs.tested(sdist, FILE, "t.txt", set())

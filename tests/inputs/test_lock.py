@@ -70,7 +70,7 @@ def test_serve_holds_the_cuda_toolkit_that_compiles_at_run_time():
 
 
 def found_by_check(stack):
-    with pytest.raises(CheckFailed, match="not what their inputs say") as caught:
+    with pytest.raises(CheckFailed, match="do not match their inputs") as caught:
         lock.check(stack)
     return caught.value.why
 
@@ -100,7 +100,7 @@ def test_a_lock_that_is_gone_or_headless_is_named(copied):
     (folder / "tools-arm64.txt").write_text("uv==1\n")
     said = found_by_check(stack)
     assert "cpu-amd64-py311.txt: not there" in said
-    assert "tools-arm64.txt: it has no head of ours" in said
+    assert "tools-arm64.txt: it has no head" in said
 
 
 def test_a_new_pin_wants_its_requirements_read_again(copied):

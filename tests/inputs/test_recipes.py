@@ -34,7 +34,7 @@ def test_an_unknown_key_is_named(tmp_path):
 
 def test_a_key_that_stands_twice_is_named_with_its_line(tmp_path):
     said = broken(tmp_path, "    release: 0.21.0\n", "    release: 0.21.0\n    release: 0.21.1\n")
-    assert "'release' stands twice" in said
+    assert "'release' is there twice" in said
     assert "line" in said
 
 

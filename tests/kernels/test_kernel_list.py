@@ -25,7 +25,7 @@ def test_an_unknown_name_lists_the_known_ones():
         ("mma: none", "mma: blockscaled", "kernels.mxfp4_linear_decode.mma|kernels"),
         ("entry:", "entrypoint:", "entrypoint"),
         ("csrc/mxfp4_linear_decode.cu", "csrc/gone.cu", "csrc/gone.cu is not there"),
-        ("version: 0.1.0", "version: 0.1.0\nversion: 0.2.0", "stands twice"),
+        ("version: 0.1.0", "version: 0.1.0\nversion: 0.2.0", "is there twice"),
         ("    mma: none\n", "", "mma"),
     ],
 )
