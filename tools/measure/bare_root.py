@@ -50,8 +50,8 @@ def made(folder: Path) -> str:
 
 
 def started(mounts: list[str]) -> None:
-    """The container, with a clone of HEAD in /checkout; it yields to everything else on the machine."""
-    shares = ["--cpu-shares", "256", "--network", "host"]
+    """The container, with a clone of HEAD in /checkout."""
+    shares = ["--network", "host"]
     for one in mounts:
         shares += ["--volume", f"{one}:{one}:ro"]
     for name in (name for name in os.environ if name.startswith("PIP_") or name.lower().endswith("_proxy")):
