@@ -32,7 +32,7 @@ def typed(*words, **env):
         (("build", "--arch", "121f"), 2, "--arch 12.1f"),
         (("build", "--target", "gpu"), 2, "choices: serve, cpu"),
         (("build", "--stack", "vllm-9"), 2, "stacks: vllm-0.21"),
-        (("smoke", "--venv", ".venv", "--model", "/nowhere"), 2, "is not a directory"),
+        (("smoke", "--venv", "/nowhere"), 2, "is not a virtual environment with vLLM"),
         (("smoke", "--against", "x"), 2, "invoke --help smoke"),
         (("overlay", "--into", "/nowhere", "--revert"), 2, "not a virtual environment"),
         (("serve", "--profile", "fast"), 2, "profiles: gpt-oss-120b-eagle3"),
