@@ -49,7 +49,7 @@ def main() -> int:
     run.read(loading.sources())
     if words.json:
         run.write(words.json, result)
-    found = verdict.failures(result)
+    found = wrong if words.quick else verdict.failures(result)  # a quick run leaves out what a result must hold
     print("\n".join(found) or "all right")
     return 1 if found else 0
 

@@ -112,4 +112,4 @@ def ceilings(library: Path | None, arch: str) -> ctypes.CDLL:
         compile_library(
             library, arch, [f"-I{KERNELS}/include", f"-I{KERNELS}/csrc", str(KERNELS / "bench" / "ceilings.cu")]
         )
-    return ctypes.CDLL(str(library))
+    return ctypes.CDLL(str(library.resolve()))
