@@ -19,7 +19,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sparkforge.core import proc
@@ -66,21 +66,33 @@ def default(
     """
     venv, cuda = _Venv.asked(python), cuda or Cuda()
     bases = {at.name: _base(store, at, upstreams[at.name].overlay, venv) for at in places}
-    key = str(os.getpid())
     above = store.root / "lay"
     above.mkdir(parents=True, exist_ok=True)
     # Locked, so that a sweep of the store skips it while we run; named so that a sweep finds it if we are killed.
-    with store.lock(f"lay-{key}"):
-        work = Path(tempfile.mkdtemp(prefix=f".partial-{key}-", dir=above))
+    with store.lock(f"lay-{os.getpid()}"):
+        work = Path(tempfile.mkdtemp(prefix=f".partial-{os.getpid()}-", dir=above))
+        one_at_a_time = threading.Lock()
+
+        def lay(trees: Mapping[str, str]) -> dict[str, str]:
+            with one_at_a_time:
+                made = {
+                    at.name: _laid(work, at, upstreams[at.name].overlay, bases[at.name], trees[at.name])
+                    for at in places
+                    if at.name in trees
+                }
+            sites = [str(folder / "site") for folder in made.values()]
+            return {
+                "PYTHONPATH": os.pathsep.join([*sites, str(work / "tools")]),
+                "SPARKFORGE_LAID": os.pathsep.join(sites),
+                "CUDA_VISIBLE_DEVICES": "",  # intent is proved on a CPU, on every machine
+                **cuda.variables,
+                **{f"SPARKFORGE_TREE_{name.upper()}": str(folder / "source") for name, folder in made.items()},
+            }
+
         try:
-            tools = work / "tools"
-            _tools(tools, venv)
-            _announce(tools, upstreams, venv)
-            yield ProveEnv(
-                python=python,
-                lay=_Layer(work, tools, {at.name: at for at in places}, upstreams, bases, cuda.variables).lay,
-                identity=key_of(_FORMAT, venv.said, cuda.identity),
-            )
+            _tools(work / "tools", venv)
+            _announce(work / "tools", upstreams, venv)
+            yield ProveEnv(python, lay, key_of(_FORMAT, venv.said, cuda.identity))
         finally:
             remove(work)
 
@@ -99,47 +111,24 @@ class _Venv:
         return cls(python, said, Path(site), frozenset(name.partition("==")[0].lower() for name in names))
 
 
-@dataclass(frozen=True)
-class _Layer:
-    work: Path
-    tools: Path
-    places: Mapping[str, Place]
-    upstreams: Mapping[str, Upstream]
-    bases: Mapping[str, Path]
-    more: Mapping[str, str]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def lay(self, trees: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables that make the packages of these trees importable."""
-        with self.lock:
-            made = {name: self._laid(name, tree) for name, tree in trees.items()}
-        sites = [str(folder / "site") for folder in made.values()]
-        return {
-            "PYTHONPATH": os.pathsep.join([*sites, str(self.tools)]),
-            "SPARKFORGE_LAID": os.pathsep.join(sites),
-            "CUDA_VISIBLE_DEVICES": "",  # intent is proved on a CPU, on every machine
-            **self.more,
-            **{f"SPARKFORGE_TREE_{name.upper()}": str(folder / "source") for name, folder in made.items()},
-        }
-
-    def _laid(self, name: str, tree: str) -> Path:
-        folder = self.work / f"{name}-{tree}"
-        if folder.is_dir():
-            return folder
-        at, overlay = self.places[name], self.upstreams[name].overlay
-        beside = folder.with_name(f"{folder.name}.new")
-        link(self.bases[name], beside)
-        differing = changed(at.git, at.tree, tree)
-        data = contents(at.git, (new.blob for _, new in differing.values() if new is not None))
-        for path, (_, new) in differing.items():
-            content = None if new is None else data[new.blob]
-            replace(beside / "source" / path, content, new)
-            if (below := placed(overlay, path)) is not None:
-                replace(beside / "site" / below, content, new)
-        for package in packages(overlay):
-            replace(beside / "site" / package / TREE_FILE, f"{tree}\n".encode(), None)
-        beside.rename(folder)
+def _laid(work: Path, at: Place, overlay: Sequence[Folder], base: Path, tree: str) -> Path:
+    """Copy of the base with the files of a tree."""
+    folder = work / f"{at.name}-{tree}"
+    if folder.is_dir():
         return folder
+    beside = folder.with_name(f"{folder.name}.new")
+    link(base, beside)
+    differing = changed(at.git, at.tree, tree)
+    data = contents(at.git, (new.blob for _, new in differing.values() if new is not None))
+    for path, (_, new) in differing.items():
+        content = None if new is None else data[new.blob]
+        replace(beside / "source" / path, content, new)
+        if (below := placed(overlay, path)) is not None:
+            replace(beside / "site" / below, content, new)
+    for package in packages(overlay):
+        replace(beside / "site" / package / TREE_FILE, f"{tree}\n".encode(), None)
+    beside.rename(folder)
+    return folder
 
 
 def packages(overlay: Sequence[Folder]) -> list[str]:
