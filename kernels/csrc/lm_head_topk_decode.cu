@@ -51,15 +51,17 @@ __device__ __forceinline__ float2 add_sums(float2 a, float2 b) {
   return {largest, left + right};
 }
 
-// The running state of thread (token, row of a tile), kept in shared memory behind the partial sums for lists.
+// The running state of thread (token, row of a tile). It lies in shared memory: registers are the tile loop's.
+struct Seen {
+  uint64_t list[kMostTop];  // the largest keys, in any order; 0 is none
+  uint64_t bar;             // a new key must be above it: the lowest of a full list, or of another full list of the token
+  float2 sum;
+  int lowest_at;
+};
+
 struct Top {
   const TopParams& t;
-  uint64_t* list;  // of this thread: t.top keys, any order
-  int held = 0;
-  int lowest_at = 0;
-  uint64_t lowest = 0;  // key of this list that a new one must beat
-  uint64_t others = 0;  // key that one of the token's sixteen lists already beats `top` times
-  float2 sum{-INFINITY, 0.0f};
+  Seen* seen;  // of all threads that have a (token, row)
 
   __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
 
@@ -69,12 +71,14 @@ struct Top {
   template <class L>
   __device__ __forceinline__ void take(const Params& p, int pass, int out, float total) {
     static_assert(L::kRows == kColumns);
-    const int64_t row = int64_t{pass} * L::kRows + out % L::kRows;
-    if (row >= p.n) return;
+    const int row = pass * L::kRows + out % L::kRows;
+    if (row >= static_cast<int>(p.n)) return;
+    Seen& mine = seen[out];
     if (p.bias != nullptr) total += bf16_to_float(__ldg(p.bias + row));
     const uint16_t rounded = float_to_bf16(total);
     if (p.y != nullptr) p.y[int64_t{out / L::kRows} * p.n + row] = rounded;
     const float value = bf16_to_float(rounded);
+    float2 sum = mine.sum;
     if (value == sum.x) {
       sum.y += 1.0f;
     } else if (value > sum.x) {
@@ -83,34 +87,32 @@ struct Top {
     } else {
       sum.y += expf(value - sum.x);  // a NaN comes here, and stays
     }
+    mine.sum = sum;
     const uint64_t key = key_of(rounded, static_cast<uint32_t>(row));
-    if (key < others) return;
-    if (held < t.top) {
-      list[held] = key;
-      if (++held == t.top) find_lowest();
-    } else if (key > lowest) {
-      list[lowest_at] = key;
-      find_lowest();
+    if (key < mine.bar) return;
+    mine.list[mine.lowest_at] = key;
+    uint64_t lowest = ~uint64_t{0};
+    int at = 0;
+#pragma unroll 4
+    for (int i = 0; i < kMostTop; ++i) {
+      const uint64_t other = i < t.top ? mine.list[i] : ~uint64_t{0};
+      if (other < lowest) lowest = other, at = i;
     }
-  }
-
-  __device__ __forceinline__ void find_lowest() {
-    lowest = list[0];
-    lowest_at = 0;
-    for (int i = 1; i < t.top; ++i)
-      if (list[i] < lowest) lowest = list[i], lowest_at = i;
+    mine.lowest_at = at;
+    if (lowest > mine.bar) mine.bar = lowest;
   }
 
   // Once a pass the sixteen threads of a token, lanes beside each other, tell each other what is no longer worth keeping.
   __device__ __forceinline__ void end(const Params&, int outputs) {
-    if (static_cast<int>(threadIdx.x) / kWarp * kWarp >= outputs) return;
-    uint64_t bar = held == t.top ? lowest : 0;
+    const int out = thread();
+    if (out / kWarp * kWarp >= outputs) return;
+    uint64_t bar = out < outputs ? seen[out].bar : 0;
 #pragma unroll
     for (int distance = kColumns / 2; distance > 0; distance /= 2) {
       const uint64_t other = __shfl_xor_sync(kAllLanes, bar, distance);
       if (other > bar) bar = other;
     }
-    others = bar;
+    if (out < outputs) seen[out].bar = bar;
   }
 };
 
@@ -135,36 +137,36 @@ template <int kWarps, int kSteps, int kGroup, int kBlocks>
 __global__ void __launch_bounds__(decode::Plan<kWarps, kSteps, kGroup>::kThreads, kBlocks)
     lm_head_topk_decode_kernel(const decode::Params p, const decode::TopParams t) {
   using namespace decode;
-  __shared__ uint64_t lists[kMaxDecodeTokens * kColumns][kMostTop];
-  __shared__ float2 sums[kMaxDecodeTokens * kColumns];
+  __shared__ Seen seen[kMaxDecodeTokens * kColumns];
   const int mine = static_cast<int>(threadIdx.x);
-  const int states = p.tokens * kColumns;
-  Top top{t, lists[mine < states ? mine : 0]};
-  tile_loop<Packed<1>, Plan<kWarps, kSteps, kGroup>>(p, top);
-  if (mine < states) {
-    for (int i = top.held; i < t.top; ++i) top.list[i] = 0;  // no logit: below all
-    sums[mine] = top.sum;
+  for (int i = mine; i < p.tokens * kColumns; i += blockDim.x) {
+    for (int j = 0; j < kMostTop; ++j) seen[i].list[j] = 0;
+    seen[i].bar = 0;
+    seen[i].sum = {-INFINITY, 0.0f};
+    seen[i].lowest_at = 0;
   }
+  __syncthreads();
+  Top top{t, seen};
+  tile_loop<Packed<1>, Plan<kWarps, kSteps, kGroup>>(p, top);
   __syncthreads();
   const int warps = blockDim.x / kWarp;
   for (int token = mine / kWarp; token < p.tokens; token += warps) {
-    // Compact the sixteen lists: they stand kMostTop apart.
+    // The largest of sixteen lists.
     uint64_t* out = t.keys + (int64_t{token} * t.blocks + blockIdx.x) * t.top;
     uint64_t last = ~uint64_t{0};
-    const uint64_t* keys = lists[token * kColumns];
+    const Seen* of = seen + token * kColumns;
     for (int i = 0; i < t.top; ++i) {
       uint64_t best = 0;
-      for (int at = mine % kWarp; at < kColumns * kMostTop; at += kWarp)
-        if (at % kMostTop < t.top) {
-          const uint64_t key = keys[at];
-          if (key < last && key > best) best = key;
-        }
+      for (int at = mine % kWarp; at < kColumns * kMostTop; at += kWarp) {
+        const uint64_t key = of[at / kMostTop].list[at % kMostTop];
+        if (key < last && key > best) best = key;
+      }
       last = largest_of_warp(best);
       if (mine % kWarp == 0) out[i] = last;
     }
     if (mine % kWarp == 0) {
-      float2 all = sums[token * kColumns];
-      for (int i = 1; i < kColumns; ++i) all = add_sums(all, sums[token * kColumns + i]);
+      float2 all = of[0].sum;
+      for (int i = 1; i < kColumns; ++i) all = add_sums(all, of[i].sum);
       t.sums[int64_t{token} * t.blocks + blockIdx.x] = all;
     }
   }
@@ -211,7 +213,8 @@ constexpr decode::Variant variant() {
       reinterpret_cast<const void*>(lm_head_topk_decode_kernel<kWarps, kSteps, kGroup, kBlocks>), kBlocks);
 }
 
-const decode::Variant kPlans[] = {variant<15, 3, 3, 1>(), variant<16, 4, 4, 1>(), variant<0, 0, 1, 1>()};
+// As mxfp4_linear_decode's, so that its logits are these to the bit.
+const decode::Variant kPlans[] = {variant<15, 3, 3, 1>(), variant<9, 5, 5, 2>(), variant<16, 4, 4, 1>(), variant<0, 0, 1, 1>()};
 
 }  // namespace
 
