@@ -345,6 +345,9 @@ class DockerContainer:
                 self.found.remove(force=True, v=True)
             except _sdk().errors.NotFound:
                 return
+            except _sdk().errors.APIError as refused:
+                if refused.status_code != _CONFLICT:  # somebody else is removing it
+                    raise
 
 
 def clients() -> list[Docker]:

@@ -2,6 +2,7 @@
 
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ def until(true, seconds=20.0):
     while not true():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.fixture
+def docker(engine):
+    if engine.name != "docker":
+        pytest.skip("of Docker alone")
+    return engine
 
 
 def test_words_variables_and_the_user_come_in_and_both_streams_come_out(started):
@@ -77,6 +85,13 @@ def test_removing_twice_is_no_error_and_leaves_nothing(engine, started):
     assert listed.stdout.strip() == ""
 
 
+def test_a_container_that_is_being_removed_is_no_error(docker, started):
+    container = started("deaf")
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(container.remove) for _ in range(4)]:
+            done.result()
+
+
 def test_folders_are_mounted(started, tmp_path):
     tmp_path.chmod(0o755)
     container = started("once", mounts=[Mount(tmp_path, "/here", read_only=True)])
@@ -105,13 +120,6 @@ def test_images_are_found_by_their_labels_the_newest_first(engine, made):
 def test_an_image_that_is_not_there(engine):
     with pytest.raises(CheckFailed, match="there is no image"):
         engine.run(Launch("localhost/sparkforge-test/nothing:1"))
-
-
-@pytest.fixture
-def docker(engine):
-    if engine.name != "docker":
-        pytest.skip("of Docker alone")
-    return engine
 
 
 def test_what_docker_is_told_is_what_its_client_would_tell_it(docker, image):
