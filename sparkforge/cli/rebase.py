@@ -130,7 +130,7 @@ def _told(moved: Moved) -> None:
         raise CheckFailed(
             moved.stopped,
             why=f"the patches before it are commits in {moved.path}; it lies there uncommitted",
-            do="settle it there, then: invoke rebase --component UPSTREAM --continue",
+            do="settle it there, then: invoke rebase --continue",
         )
     written = moved.written
     print(f"{shown(written.folder)}: tree {written.tree}")

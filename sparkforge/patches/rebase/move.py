@@ -66,7 +66,7 @@ def begin(
     return _done(stack, store, work, work.begin(place(stack, store, component).commit, accepted, about))
 
 
-def resume(store: Store, component: str, accepted: frozenset[str] = frozenset(), root: Path = ROOT) -> Moved:
+def resume(store: Store, component: str = "", accepted: frozenset[str] = frozenset(), root: Path = ROOT) -> Moved:
     """Go on with a move that stopped.
 
     Raises:
@@ -78,7 +78,7 @@ def resume(store: Store, component: str, accepted: frozenset[str] = frozenset(),
     return _done(stack, store, work, work.proceed(accepted))
 
 
-def abort(store: Store, component: str, root: Path = ROOT) -> Path:
+def abort(store: Store, component: str = "", root: Path = ROOT) -> Path:
     """Give a move up; returns the work tree that was removed."""
     work = _bare(store, component, root)
     work.abort()
@@ -86,13 +86,17 @@ def abort(store: Store, component: str, root: Path = ROOT) -> Path:
 
 
 def _bare(store: Store, component: str, root: Path) -> Work:
-    """The work tree of an upstream, for what needs neither pin nor series."""
+    """The work tree of an upstream, of the only one under way where none is named, without its pin and series."""
+    if not component:
+        under_way = sorted(path.name for path in (root / "build" / "rebase").glob("*"))
+        if len(under_way) != 1:
+            why = f"under way: {', '.join(under_way)}" if under_way else "no rebase is under way"
+            raise BadInput("no upstream is named", why=why, do="--component UPSTREAM")
+        component = under_way[0]
     return Work(Place(component, git_of(store), "", "", root), (), _path(root, component))
 
 
 def _path(root: Path, component: str) -> Path:
-    if not component:
-        raise BadInput("no upstream is named", do="--component UPSTREAM")
     return root / "build" / "rebase" / component
 
 

@@ -145,6 +145,17 @@ def test_what_was_settled_to_nothing_is_not_dropped_in_silence(stack, store, tmp
         resume(store, tmp_path)
 
 
+def test_the_only_rebase_under_way_needs_no_name(stack, store, tmp_path):
+    with pytest.raises(BadInput, match="no upstream is named"):
+        move.resume(store, root=tmp_path)
+    begin(stack, store, tmp_path, "1.3")
+    with pytest.raises(BadInput, match="D-01 is not settled"):
+        move.resume(store, root=tmp_path)
+    (tmp_path / "build/rebase/other").mkdir()
+    with pytest.raises(BadInput, match="no upstream is named"):
+        move.abort(store, root=tmp_path)
+
+
 def test_abort_leaves_nothing_behind(stack, store, tmp_path):
     stopped = begin(stack, store, tmp_path, "1.3")
     assert move.abort(store, "demo", root=tmp_path) == stopped.path
