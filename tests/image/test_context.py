@@ -51,7 +51,7 @@ def test_a_missing_wheel_leaves_the_last_context_and_nothing_beside_it(demo):
 
 def test_a_file_that_is_no_wheel_is_refused(demo):
     odd = replace(demo.upstream[0], name="vllm.whl")
-    with pytest.raises(BadInput, match=r"no wheel's name"):
+    with pytest.raises(BadInput, match=r"not a wheel's file name"):
         replace(demo, upstream=(odd,)).assemble("first")
 
 
