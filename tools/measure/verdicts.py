@@ -78,7 +78,7 @@ def aot_audit(result: dict[str, Any]) -> list[str]:
 
 def bare_root(result: dict[str, Any]) -> list[str]:
     """Every step was taken, up to the patches' intent tests, and none failed."""
-    found = [f"{one['step']}: status {one['status']}" for one in result["steps"] if one["status"]]
+    found = [f"{one['step']}: status {one['status']}" for one in result["steps"] if one["status"] != 0]
     last = result["steps"][-1]["step"] if result["steps"] else "none"
     return found + ([] if last == LAST_STEP else [f"the last step was {last!r}, not {LAST_STEP!r}"])
 
