@@ -21,7 +21,6 @@ from sparkforge.patches.series import load
 _KIND = "rebases"
 _RULES = "rebase 1"  # another number when the rules that lead to a verdict change
 _AT_ONCE = 2
-_THERE = {Outcome.UPSTREAMED, Outcome.OBSOLETE, Outcome.EMPTY}
 _SHORT = {Outcome.PARTLY: "partly"}
 
 
@@ -33,7 +32,7 @@ class Row(msgspec.Struct, frozen=True):
         title: its subject.
         outcomes: one a release, in their order.
         broke: first release that does not take it as it is or by merge; "" where all do.
-        upstreamed: first release from which on it is to be dropped; "" where there is none.
+        upstreamed: first release from which on it is to be dropped; "" where there is none, or a living patch needs it.
     """
 
     id: str
@@ -102,7 +101,7 @@ def matrix(stack: Stack, store: Store, component: str, asked: Sequence[str] = ()
 
 
 def _row(names: Sequence[str], cells: Sequence[Verdict]) -> Row:
-    there = [one.outcome in _THERE for one in cells]
+    there = [one.then == "drop" for one in cells]
     # "From which on": a release that has it and a later one that lacks it again is no reason to drop it.
     lasting = next((n for n, is_there in enumerate(there) if is_there and all(there[n:])), None)
     return Row(
