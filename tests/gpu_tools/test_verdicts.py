@@ -49,7 +49,8 @@ EXPAND = ("flashinfer/tactics-expand-sm90", f"{FLASHINFER}:expand")
 TACTICS = ("flashinfer/tactics-sm90", f"{FLASHINFER}:tactics")
 BENCH = ("flashinfer/bench-sinks-sm90", f"{FLASHINFER}:bench")
 TWIN = ("flashinfer/twin-sm90", "tools/gpu/flashinfer/twin/judge.py:failures")
-KERNEL = ("kernels/mxfp4_linear_decode-sm90", "kernels/bench/verdict.py:failures")
+KERNEL = ("kernels/dense-check-sm90", "kernels/bench/verdict.py:failures")
+TIMED = ("kernels/dense-sm90", "kernels/bench/verdict.py:timing")
 KILL = ("build/kill", f"{MEASURE}:kill")
 STRUCTURE = ("build/structure-serve-aarch64", f"{MEASURE}:structure")
 BUILD = ("build/cpu-docker", f"{MEASURE}:build")
@@ -106,7 +107,11 @@ FAULTS = [
     (KERNEL, lambda said: said["checks"].update(worst=1.01), "1.01 of its bound"),
     (KERNEL, lambda said: said["checks"].update(worst=NAN), "nan of its bound"),
     (KERNEL, lambda said: said["checks"].update({"CUDA graph": ["other bits"]}), "CUDA graph: ['other bits']"),
-    (KERNEL, lambda said: said["checks"].update(bitwise=0), "nothing was compared: bitwise"),
+    (KERNEL, lambda said: said["checks"].update(outputs=0), "nothing was compared"),
+    (KERNEL, lambda said: said["checks"].pop("racecheck"), "not looked at: racecheck"),
+    (TIMED, lambda said: said["timed"][0]["microseconds"].pop(), "99 samples, wanted 100"),
+    (TIMED, lambda said: said["timed"][0].update(median_us=1.0), "the median is not that of the samples"),
+    (TIMED, lambda said: said["timed"][0].update(gb_per_s=4000.0), "above what reading alone gives"),
     (KILL, lambda said: said["stray"].append("files/x"), "stray"),
     (KILL, lambda said: said.update(same_manifest=False), "manifest"),
     (KILL, lambda said: said["kills"][0].update(ended=True), "had ended"),
