@@ -31,7 +31,7 @@ from sparkforge.results.provenance import Run  # noqa: E402  the path comes firs
 
 # Modules that time other kernels. Each has Part(kernels) with works() -> Iterator[Work], step(layer, m) -> the calls of
 # that layer in a decode step, and step_bytes(m) -> bytes that they must move; they are called after o, in this order.
-PARTS: tuple[str, ...] = ()
+PARTS: tuple[str, ...] = ("moe_part",)
 
 
 def main() -> int:

@@ -6,6 +6,14 @@ capture, so that its code is on the device. A wrong argument raises TypeError or
 
 from __future__ import annotations
 
+from sparkforge_kernels.experts import (
+    EXPERT_LAYOUTS,
+    MAX_EXPERTS_A_TOKEN,
+    mxfp4_moe_decode,
+    mxfp4_moe_scratch,
+    router_topk_decode,
+    router_topk_scratch,
+)
 from sparkforge_kernels.library import KernelsUnavailableError, archs, build_facts, supports
 from sparkforge_kernels.linear import (
     LAYOUTS,
@@ -19,8 +27,10 @@ from sparkforge_kernels.linear import (
 from sparkforge_kernels.packing import pack
 
 __all__ = [
+    "EXPERT_LAYOUTS",
     "LAYOUTS",
     "MAX_DECODE_TOKENS",
+    "MAX_EXPERTS_A_TOKEN",
     "MAX_TOP",
     "KernelsUnavailableError",
     "archs",
@@ -29,6 +39,10 @@ __all__ = [
     "lm_head_topk_scratch",
     "marlin_linear_decode",
     "mxfp4_linear_decode",
+    "mxfp4_moe_decode",
+    "mxfp4_moe_scratch",
     "pack",
+    "router_topk_decode",
+    "router_topk_scratch",
     "supports",
 ]
