@@ -37,3 +37,16 @@ def timing(result: dict[str, Any]) -> list[str]:
         if one["gb_per_s"] > 1.03 * ceiling["gb_per_s"]:
             found.append(f"{name}: {one['gb_per_s']:.0f} GB/s is above what reading alone gives")
     return found or ([] if result["timed"] else ["nothing was timed"])
+
+
+EXPERT_CHECKS = ("plain", "edges", "planted faults", "same bits", "router")
+
+
+def expert_failures(result: dict[str, Any]) -> list[str]:
+    """Of check_experts.py: sentences, none where all is right."""
+    return [f"{name}: {result.get(name, 'not looked at')}" for name in EXPERT_CHECKS if result.get(name) != "right"]
+
+
+def expert_timing(result: dict[str, Any]) -> list[str]:
+    """Of measure_experts.py, as `timing` judges measure.py."""
+    return timing(result | {"ceilings": {"read " + one["name"]: one for one in result["ceilings"]}})

@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kWarp*(kWarps + kFinishers), 1) mxfp4_moe_deco
 
   wait_for_previous_kernel();
   let_next_kernel_start();
-  // The tokens as B's fragments: [block of 32][token][t], eight bf16. Several are loaded before the first is used.
+  // The tokens as B's fragments: [block of 32][token][t], eight bf16. Several are loaded before the first is used; not by
+  // __ldg, which the compiler may move above the wait.
   const int pieces = units1 * 8 * call.tokens;
   const auto pack = [&](int begin, int step, uint32_t unscaled) {
     constexpr int kBatch = 6;
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kWarp*(kWarps + kFinishers), 1) mxfp4_moe_deco
 #pragma unroll
         for (int pair = 0; pair < 4; ++pair) {
           const int k = kLayout == Layout::kMarlin ? moe::element(kLayout, i & 3, 2 * pair) : 8 * (i & 3) + 2 * pair;
-          two[j][pair] = inside ? __ldg(reinterpret_cast<const uint32_t*>(from + k)) : 0;
+          two[j][pair] = inside ? __ldcg(reinterpret_cast<const uint32_t*>(from + k)) : 0;
         }
       }
 #pragma unroll

@@ -124,9 +124,9 @@ __global__ void __launch_bounds__(kThreads) router_topk_decode_kernel(const Rout
   auto* const logits = reinterpret_cast<uint64_t*>(static_cast<char*>(call.scratch) + kHead);
   const uint32_t tag = *static_cast<volatile uint32_t*>(launches) + 1;
 
-  const auto load = [&](int token, int piece) {
+  const auto load = [&](int token, int piece) {  // not by __ldg, which the compiler may move above the wait
     return token < call.tokens && piece < pieces
-               ? __ldg(reinterpret_cast<const uint4*>(call.x + int64_t{token} * call.hidden) + piece)
+               ? __ldcg(reinterpret_cast<const uint4*>(call.x + int64_t{token} * call.hidden) + piece)
                : make_uint4(0, 0, 0, 0);
   };
   float inverse[kTokens];
