@@ -138,6 +138,6 @@ def router_topk_scratch(tokens: int, experts: int) -> int:
 
 def _bytes(tensor: Any) -> Any:
     """Packed codes and scales as uint8; torch's int32 and float8_e8m0fnu are other names for the same bytes."""
-    if "uint8" in str(tensor.dtype):
+    if "uint8" in str(getattr(tensor, "dtype", "uint8")):
         return tensor
     return tensor.view(import_module("torch").uint8)  # it is there: such a tensor is its
