@@ -47,9 +47,7 @@ class BuiltImage:
         return said
 
 
-def build(
-    store: Store, stack: Stack, request: Request, *, profiles: str = "{}\n", parts: Sequence[PartModules] = ()
-) -> BuiltImage:
+def build(store: Store, stack: Stack, request: Request, *, profiles: str, parts: Sequence[PartModules]) -> BuiltImage:
     """Build an image, or say what would be done.
 
     Args:

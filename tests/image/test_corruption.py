@@ -18,9 +18,19 @@ from sparkforge.git.of_store import git_of
 from sparkforge.image import chain, request
 from sparkforge.inputs import fetch
 from sparkforge.inputs.recipes import load_stack
+from sparkforge.serving import carried
+from sparkforge.serving.load import catalogue
 
 pytestmark = [pytest.mark.online, pytest.mark.engine, pytest.mark.slow]
 STACK = load_stack()
+
+
+def build(store, stack):
+    """The cpu image just as `invoke build --target cpu` makes it: it has that command's tag."""
+    known = catalogue()
+    asked = request.parse(stack, target="cpu")
+    said = carried.text(stack.name, asked.target, known)
+    return chain.build(store, stack, asked, profiles=said, parts=carried.modules(known))
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +41,7 @@ def built():
         choose.choose(store)
     except EnvironmentLacks as lacks:
         pytest.skip(str(lacks))
-    chain.build(store, STACK, request.parse(STACK, target="cpu"))
+    build(store, STACK)
     return store
 
 
@@ -70,7 +80,7 @@ def listing(store: Store) -> set[str]:
 def refused(store: Store, stack=STACK) -> str:
     before = listing(store)
     with pytest.raises(SparkforgeError) as caught:
-        chain.build(store, stack, request.parse(stack, target="cpu"))
+        build(store, stack)
     assert isinstance(caught.value, CheckFailed)
     assert caught.value.why or caught.value.do
     assert listing(store) == before
@@ -78,7 +88,7 @@ def refused(store: Store, stack=STACK) -> str:
 
 
 def test_an_untouched_copy_builds(copied):
-    assert chain.build(copied, STACK, request.parse(STACK, target="cpu")).image
+    assert build(copied, STACK).image
 
 
 def test_a_byte_of_an_sdist(copied):

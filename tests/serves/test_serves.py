@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.serves, pytest.mark.slow]
 NEUTRAL_ENV = {
     "VLLM_MXFP4_MOE_KERNEL": "auto",
     "VLLM_MXFP4_ACTIVATION": "auto",
+    "VLLM_MXFP4_DECODE_KERNELS": "auto",
     "VLLM_ATTENTION_SINKS": "true",  # gpt-oss has sinks, and without the series they are always on
     "VLLM_FLASHINFER_XQA_DECODE": "0",
 }

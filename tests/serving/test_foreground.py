@@ -57,7 +57,15 @@ def serving(image, port, tmp_path):
         every = [*front, INVOKE, "serve", "--profile", "tiny", "--image", image, "--port", str(port), *words]
         own = {**os.environ, "HOME": str(tmp_path), **env}
         with log.open("wb") as out:
-            process = subprocess.Popen(every, cwd=ROOT, env=own, stdout=out, stderr=subprocess.STDOUT)
+            # A shell starts what it runs in the background with SIGINT ignored, and that would be kept.
+            process = subprocess.Popen(
+                every,
+                cwd=ROOT,
+                env=own,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  no thread forks here
+            )
         begun.append(process)
         process.said = log.read_text
         end = time.monotonic() + 60
